@@ -64,28 +64,38 @@ impl ReloadingTlsAcceptor {
     /// Watches the certificate files for changes until the future is dropped.
     ///
     /// A change reloads them; if that fails, the old certificate is kept and a warning is logged.
-    pub async fn reload_on_certificate_change(self, tls: TlsConfig) {
-        let TlsCertificateSource::Files { cert, key } = &tls.certificate else {
-            return;
-        };
-        let mut seen = (modification_time(cert), modification_time(key));
-        loop {
-            tokio::time::sleep(CERTIFICATE_CHECK_INTERVAL).await;
-            let now = (modification_time(cert), modification_time(key));
-            if now == seen {
-                continue;
-            }
-            // Both files are replaced one after the other, so wait until the second is complete.
-            tokio::time::sleep(CERTIFICATE_CHECK_INTERVAL / 2).await;
-            seen = (modification_time(cert), modification_time(key));
-            match load_server_config(&tls, Vec::new()) {
-                Ok(config) => {
-                    self.0.store(Arc::new(config));
-                    tracing::info!(cert = %cert.display(), "certificate reloaded");
+    pub fn reload_on_certificate_change(self, tls: TlsConfig) -> impl Future<Output = ()> {
+        // A change between this call and the first check counts.
+        let mut seen = certificate_modification_times(&tls.certificate);
+        async move {
+            let TlsCertificateSource::Files { cert, .. } = &tls.certificate else { return };
+            loop {
+                tokio::time::sleep(CERTIFICATE_CHECK_INTERVAL).await;
+                if certificate_modification_times(&tls.certificate) == seen {
+                    continue;
                 }
-                Err(error) => tracing::warn!(%error, "certificate not reloaded"),
+                // Both files are replaced one after the other, so wait until the second is complete.
+                tokio::time::sleep(CERTIFICATE_CHECK_INTERVAL / 2).await;
+                seen = certificate_modification_times(&tls.certificate);
+                match load_server_config(&tls, Vec::new()) {
+                    Ok(config) => {
+                        self.0.store(Arc::new(config));
+                        tracing::info!(cert = %cert.display(), "certificate reloaded");
+                    }
+                    Err(error) => tracing::warn!(%error, "certificate not reloaded"),
+                }
             }
         }
+    }
+}
+
+/// Returns the modification times of a certificate's file and of its key.
+fn certificate_modification_times(certificate: &TlsCertificateSource) -> [Option<SystemTime>; 2] {
+    match certificate {
+        TlsCertificateSource::Files { cert, key } => {
+            [modification_time(cert), modification_time(key)]
+        }
+        TlsCertificateSource::SelfSigned => [None; 2],
     }
 }
 

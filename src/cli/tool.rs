@@ -50,13 +50,18 @@ pub(super) fn run_tool_command(
     if ["replay", "sweep", "plan", "validate"].contains(&name) && !online {
         super::signals::finish_tool_early_on_interrupt();
     }
+    let sort = |words: &[String]| split_serve_flags(name, words, env);
+    let build = |words: &[String]| build_deployment(words, env);
     match name {
         #[cfg(feature = "sqlite")]
         "dataset" => vllm_sim_record::dataset::run_dataset_command(words, env),
         #[cfg(not(feature = "sqlite"))]
         "dataset" | "record" => bail!("{name}: {}", server::feature_not_built_message("sqlite")),
         "calibrate" => super::calibrate::run_calibrate(words, env),
-        "validate" => run_validate(words),
+        "validate" => {
+            super::log::start_default_log();
+            run_validate(words)
+        }
         // The same tool replays a workload on simulated engines or against real servers.
         "bench" if !words.iter().any(|word| word.starts_with("--target") || asks(word)) => {
             refuse!(
@@ -65,29 +70,20 @@ pub(super) fn run_tool_command(
         }
         "replay" | "bench" => {
             super::log::start_default_log();
-            let sort = |words: &[String]| split_serve_flags(name, words, env);
-            replay::run_replay_command(words, &sort, &|words| build_deployment(words, env))
+            replay::run_replay_command(words, &sort, &build)
         }
         "sweep" => {
             super::log::start_default_log();
-            let sort = |words: &[String]| split_serve_flags(name, words, env);
-            sweep::run_sweep_command(words, &sort, &|words| build_deployment(words, env))
+            sweep::run_sweep_command(words, &sort, &build)
         }
         "plan" => {
             super::log::start_default_log();
-            let sort = |words: &[String]| split_serve_flags(name, words, env);
-            plan::run_plan_command(words, &sort, &|words| build_deployment(words, env))
+            plan::run_plan_command(words, &sort, &build)
         }
         "gateway" => {
             super::log::start_default_log();
-            let sort = |words: &[String]| split_serve_flags(name, words, env);
             let serve = |words: &[String]| load_server_config(words, env).map(start_fleet);
-            vllm_sim_gateway_score::run_gateway_command(
-                words,
-                &sort,
-                &|words| build_deployment(words, env),
-                &serve,
-            )
+            vllm_sim_gateway_score::run_gateway_command(words, &sort, &build, &serve)
         }
         "explain" => {
             super::log::start_default_log();
@@ -245,7 +241,12 @@ fn build_deployment(
         let values = mask_url_passwords(&values.join(" "));
         (format!("--{}", flag.name), values)
     });
-    let about: Vec<(String, String)> = typed.collect();
+    let mut about: Vec<(String, String)> = typed.collect();
+    // `auto` that shortens the context counts as derived, but the deployment needs the flag.
+    let mut resolved = loaded.resolved_flags.iter();
+    if resolved.any(|flag| flag.name == "max-model-len" && flag.rule.is_some()) {
+        about.push(("--max-model-len".to_owned(), "auto".to_owned()));
+    }
     let step_times = match timeless {
         true => StepTimeSettingSource::Default,
         false => StepTimeSettingSource::Configured,

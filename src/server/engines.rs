@@ -229,12 +229,12 @@ fn encoder_limits_and_latency(
 /// per token.
 fn kv_fetch_times(config: &Config) -> (Duration, Duration) {
     let delays = &config.engine.timing.delays;
-    let per_token = match (
-        config.engine.transfer.kv_bytes_per_token,
-        config.engine.transfer.kv_transfer_bandwidth,
-    ) {
-        (Some(bytes), Some(bandwidth)) if bandwidth > 0.0 => {
-            Duration::from_secs_f64(bytes as f64 / (bandwidth * 1e9))
+    let transfer = &config.engine.transfer;
+    let typed = transfer.kv_bytes_per_token.map(|bytes| bytes as f64);
+    let bytes = typed.or_else(|| timing::kv_bytes_per_prompt_token(config));
+    let per_token = match (bytes, transfer.kv_transfer_bandwidth) {
+        (Some(bytes), Some(bandwidth)) => {
+            Duration::try_from_secs_f64(bytes / (bandwidth * 1e9)).unwrap_or(Duration::MAX)
         }
         _ => delays.kv_transfer_per_token,
     };

@@ -6,16 +6,20 @@ use sha2::{Digest, Sha256};
 use vllm_sim_config::{CliMode, Config, SystemFingerprintForm};
 use vllm_sim_http::serves_admin_config;
 use vllm_sim_http::settings::{
-    HttpSettings, ImageOutputSettings, KvCacheSettings, ModelSettings, PoolingSettings,
-    ResponseSettings, RuntimeSettings, ServerSettings, ToolAndReasoningParserSettings,
+    HttpSettings, ImageOutputSettings, KvCacheSettings, PoolingSettings, ResponseSettings,
+    RuntimeSettings, ToolAndReasoningParserSettings,
 };
 use vllm_sim_service::generate::ReplyTextMode;
 
 pub(super) fn http_api_settings(config: &Config) -> HttpSettings {
     let engine = &config.engine;
     let is_llmd_mode = config.model.cli_mode == CliMode::Llmd;
+    let mut shown_config = engine_config(config);
+    shown_config.insert("seed".to_owned(), json!(config.content.seed));
     HttpSettings {
-        model: model_settings(config),
+        model: config.model.clone(),
+        is_encoder: config.content.mode == ReplyTextMode::Encoder,
+        fingerprint: system_fingerprint(config).map(Into::into),
         parsers: ToolAndReasoningParserSettings {
             tools: config.api.tool_call_parser.clone(),
             auto_tool_choice: config.api.enable_auto_tool_choice,
@@ -30,7 +34,6 @@ pub(super) fn http_api_settings(config: &Config) -> HttpSettings {
             dimensions: config.content.default_embedding_dimensions,
             embeds_like_model: !is_llmd_mode,
             embeds_words: !is_llmd_mode,
-            task_instructions: config.model.task_instructions.clone(),
         },
         speech: config.api.speech,
         lora: config.lora.clone(),
@@ -43,7 +46,11 @@ pub(super) fn http_api_settings(config: &Config) -> HttpSettings {
         kv_transfer: config.kv_transfer.clone(),
         offloads_kv: engine.kv_offload.is_some(),
         kv_events: config.kv_events.clone(),
-        server: server_settings(config),
+        server: config.server.clone(),
+        is_administered: serves_admin_config(config),
+        latency_factor: engine.timing.latency_factor,
+        shown_config,
+        has_lenient_sleep: is_llmd_mode,
         takes_any_audio: is_llmd_mode,
         takes_any_adapter: is_llmd_mode,
         transfers_unasked: is_llmd_mode,
@@ -66,20 +73,6 @@ fn prefix_caching_enabled(config: &Config) -> bool {
     cache.enable_kvcache || cache.enable_prefix_caching
 }
 
-fn model_settings(config: &Config) -> ModelSettings {
-    let model = &config.model;
-    ModelSettings {
-        name: model.name.clone(),
-        max_model_len: model.max_model_len,
-        hf_config: model.hf_config.clone(),
-        is_encoder: config.content.mode == ReplyTextMode::Encoder,
-        chat_template_kwargs: model.chat_template_kwargs.clone(),
-        response_role: model.response_role.clone(),
-        vllm_version: model.vllm_version,
-        fingerprint: system_fingerprint(config).map(Into::into),
-    }
-}
-
 fn answer_settings(config: &Config) -> ResponseSettings {
     let api = &config.api;
     let speculative = config.engine.speculative.as_ref();
@@ -97,32 +90,6 @@ fn answer_settings(config: &Config) -> ResponseSettings {
         sse_keep_alive_interval: config.server.sse_keep_alive_interval,
         responses_store: api.responses_store,
         legacy_guided: api.legacy_guided,
-    }
-}
-
-fn server_settings(config: &Config) -> ServerSettings {
-    let server = &config.server;
-    let mut shown_config = engine_config(config);
-    shown_config.insert("seed".to_owned(), json!(config.content.seed));
-    ServerSettings {
-        root_path: server.root_path.clone(),
-        has_tls: server.tls.is_some(),
-        max_body_bytes: server.max_request_body_bytes,
-        startup_duration: server.timeouts.startup,
-        ready_check: server.timeouts.ready_check,
-        pod: server.pod.clone(),
-        admin_key: server.admin_key.clone(),
-        api_keys: server.api_keys.clone(),
-        is_administered: serves_admin_config(config),
-        dashboard_control: server.dashboard.control,
-        dev_mode: server.routes.dev_mode,
-        enable_sleep_mode: server.routes.enable_sleep_mode,
-        has_lenient_sleep: config.model.cli_mode == CliMode::Llmd,
-        load_tracking: server.routes.load_tracking,
-        latency_factor: config.engine.timing.latency_factor,
-        request_history: server.history.requests,
-        request_history_bodies: server.history.bodies,
-        shown_config,
     }
 }
 

@@ -268,7 +268,9 @@ fn spawn_accepting(
 ) {
     let stopping = app.availability_sender().subscribe();
     let server = &config.server;
-    if let (Some(acceptor), Some(tls)) = (&acceptor, &server.tls) {
+    if let (Some(acceptor), Some(tls)) = (&acceptor, &server.tls)
+        && tls.refresh
+    {
         accepting.spawn(acceptor.clone().reload_on_certificate_change(tls.clone()));
     }
     for socket in sockets.into_sockets() {

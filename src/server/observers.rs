@@ -97,7 +97,7 @@ impl ServerObservers {
             observers.push(Box::new(KvBlockLifetimeObserver::new(series.clone(), share)));
         }
         if let Some(model) = timing::mfu_metrics_work_model(config) {
-            observers.push(Box::new(MfuObserver::new(series, model, features.steps)));
+            observers.push(Box::new(MfuObserver::new(series, model, features)));
         }
         #[cfg(feature = "zmq")]
         if config.kv_events.enabled && setup::has_prefix_cache(config) {

@@ -247,7 +247,7 @@ pub(super) fn http_middleware_settings(config: &Config, port: u16) -> Middleware
         pod: server.pod.name.clone().map(|name| (name, port)),
         namespace: server.pod.namespace.clone(),
         request_id_headers: server.request_id_headers,
-        max_body_bytes: server.max_request_body_bytes,
+        max_body_bytes: server.max_body_bytes,
         log: server.log.clone(),
     }
 }
@@ -263,7 +263,7 @@ pub(super) fn grpc_settings(
         model: config.model.name.clone(),
         supports_vision: hf_config.is_some_and(|config| config.get("vision_config").is_some()),
         embedding_dim: config.content.default_embedding_dimensions,
-        max_message_bytes: config.server.max_request_body_bytes,
+        max_message_bytes: config.server.max_body_bytes,
         logs_messages: config.server.log.http,
         startup_duration: config.server.timeouts.startup,
     }

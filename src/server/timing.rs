@@ -19,11 +19,7 @@ pub(super) fn build_latency_model(
     config: &Config,
 ) -> Result<(LatencyModel, Option<RooflineModelSetup>), StartError> {
     let engine = &config.engine;
-    let planned = engine.kv_cache.as_ref();
-    if let Some(refusal) = planned.and_then(|size| size.refusal.as_ref()) {
-        return Err(StartError::DoesNotFit(refusal.clone()));
-    }
-    Ok(match &engine.timing.latency_source {
+    let built = match &engine.timing.latency_source {
         StepLatencySource::Delays => {
             let delays = engine.timing.delays.clone();
             (LatencyModel::Delays(Box::new(delays)), None)
@@ -46,7 +42,12 @@ pub(super) fn build_latency_model(
             let aic = build_kernel_tables_model(config, tables, &setup)?;
             (LatencyModel::Aic(Box::new(aic)), Some(setup))
         }
-    })
+    };
+    // Weights that do not fit are the first reason.
+    match engine.kv_cache.as_ref().and_then(|size| size.refusal.clone()) {
+        Some(refusal) => Err(StartError::DoesNotFit(refusal)),
+        None => Ok(built),
+    }
 }
 
 /// Returns the latency model of the draft model in speculative decoding; `None` without speculative
@@ -311,6 +312,16 @@ pub(super) fn kv_regions_and_bytes_per_token(config: &Config) -> Option<(u32, f6
     let bytes = shape.kv_bytes_per_token(engine.parallel.tensor, 1) as f64 * width;
     let regions = if shape.mla.is_some() { 1 } else { 2 };
     Some((shape.layers * regions, bytes))
+}
+
+/// Returns the size of the KV cache of a prompt token, over all layers and all GPUs of an engine, in
+/// bytes.
+///
+/// `None` if the model's shape is unknown.
+pub(super) fn kv_bytes_per_prompt_token(config: &Config) -> Option<f64> {
+    let shape = configured_model_shape(config).ok()?;
+    let width = kv_bytes_per_value(&config.engine.memory.kv_cache_dtype, shape.head_dim)?;
+    Some(shape.kv_bytes_per_token(1, 1) as f64 * width)
 }
 
 fn gpu_memory_layout(config: &Config, shape: &ModelShape, gpu: &Gpu) -> KvCacheMemory {

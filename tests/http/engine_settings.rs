@@ -145,7 +145,7 @@ fn block_size_fits_mamba_state() {
 #[test]
 fn a_context_that_does_not_fit_is_refused_in_vllms_words() {
     let error = batching_engine_config(&config(&["--kv-cache-memory-bytes", "1G"])).unwrap_err();
-    let words = "To serve at least one request with the model's max seq len (32768), (4.0 GiB KV \
+    let words = "To serve at least one request with the model's max seq len (131072), (16.0 GiB KV \
                  cache is needed, which is larger than the available KV cache memory (1.0 GiB). \
                  Based on the available memory, the estimated maximum model length is 8176. Try ";
     assert!(error.to_string().contains(words), "{error}");

@@ -115,25 +115,27 @@ async fn mfu_metrics_follow_model_shape() {
 
 #[tokio::test]
 async fn without_a_tokenizer_only_tokens_are_taken_and_given() {
-    let sim = Sim::serve(&["--skip-tokenizer-init"]).await;
     let words = "Tokenizer not available when `skip_tokenizer_init=True`";
     let chat = json!({"messages": [{"role": "user", "content": "hi"}]});
-    for (path, body) in [
-        ("/v1/chat/completions", &chat),
-        (COMPLETIONS, &json!({"prompt": "hi"})),
-        ("/tokenize", &json!({"prompt": "hi"})),
-        ("/detokenize", &json!({"tokens": [1]})),
-    ] {
-        let answer = sim.post(path, body).await;
-        assert_eq!(answer.status, 400, "{path}");
-        assert_eq!(answer.json()["error"]["message"], words, "{path}");
+    for flag in ["--skip-tokenizer-init", "--tokens-only"] {
+        let sim = Sim::serve(&[flag]).await;
+        for (path, body) in [
+            ("/v1/chat/completions", &chat),
+            (COMPLETIONS, &json!({"prompt": "hi"})),
+            ("/tokenize", &json!({"prompt": "hi"})),
+            ("/detokenize", &json!({"tokens": [1]})),
+        ] {
+            let answer = sim.post(path, body).await;
+            assert_eq!(answer.status, 400, "{flag} {path}");
+            assert_eq!(answer.json()["error"]["message"], words, "{flag} {path}");
+        }
+        let mut body = prompt(1, 20);
+        body["return_token_ids"] = true.into();
+        let answer = sim.post(COMPLETIONS, &body).await.json();
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["text"], "", "{flag}: {answer}");
+        assert_eq!(choice["token_ids"].as_array().unwrap().len(), 4);
     }
-    let mut body = prompt(1, 20);
-    body["return_token_ids"] = true.into();
-    let answer = sim.post(COMPLETIONS, &body).await.json();
-    let choice = &answer["choices"][0];
-    assert_eq!(choice["text"], "", "{answer}");
-    assert_eq!(choice["token_ids"].as_array().unwrap().len(), 4);
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 
 use super::sim::{Sim, post};
-use super::transfer::{asked, free_port};
+use super::transfer::{asked, child_of_multi_connector, free_port};
 
 const COMPLETIONS: &str = "/v1/completions";
 
@@ -67,21 +67,25 @@ async fn a_prefill_server_that_is_gone_is_a_failed_load() {
     let fail = decoder("fail", &[]).await;
     let recompute = decoder("recompute", &[]).await;
     let trusting = connector("kv_consumer", "fail", &json!({"sim_handshake": false}));
+    let child = child_of_multi_connector(&serde_json::from_str(&trusting).unwrap());
     let trusting = Sim::serve(&["--kv-transfer-config", &trusting]).await;
+    let trusting_child = Sim::serve(&["--kv-transfer-config", &child]).await;
     let gone = body(10, &made_up("gone"));
     let mut streamed = body(10, &made_up("gone"));
     streamed["stream"] = true.into();
     // vLLM waits five seconds for an answer.
-    let (failed, computed, loaded, stream) = tokio::join!(
+    let (failed, computed, loaded, loaded_by_child, stream) = tokio::join!(
         decoded(&fail, &gone),
         decoded(&recompute, &gone),
         decoded(&trusting, &gone),
+        decoded(&trusting_child, &gone),
         recompute.post(COMPLETIONS, &streamed),
     );
     assert_eq!(failed.0, 500);
     assert_eq!((computed.0, computed.1[1]), (200, 0.0));
     assert!(computed.1[0] >= 50.0, "{computed:?}");
     assert_eq!(loaded, (200, [0.0, 50.0]));
+    assert_eq!(loaded_by_child, (200, [0.0, 50.0]));
     assert_eq!(stream.status, 200);
     // A failed handshake is a failed transfer, as in NixlPromMetrics of vLLM 0.33.
     assert_eq!(fail.metric("vllm:nixl_num_failed_transfers_total").await, 1.0);

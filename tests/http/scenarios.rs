@@ -342,3 +342,46 @@ async fn settings_of_the_active_phase_are_shown() {
     let shown = sim.get("/admin/config").await.json();
     assert_eq!(of(&shown), ["7", "1", "\"2ms\""]);
 }
+
+#[tokio::test]
+async fn setting_that_the_active_phase_overrides_is_named() {
+    let scenario = json!({"name": "storm",
+        "phases": [{"name": "down", "set": {"failure-injection-rate": 100}}]});
+    let words = "199 vllm-sim \"--failure-injection-rate: no effect because phase 'down' of \
+                 scenario 'storm' sets it\"";
+    for sim in [Sim::llmd(&[]).await, Sim::serve(&["--dev-mode"]).await] {
+        assert_eq!(sim.post("/admin/scenario", &scenario).await.status, 200);
+        let update = json!({"failure_injection_rate": 1, "latency-factor": 2});
+        let answer = sim.post("/admin/config", &update).await;
+        assert_eq!(answer.header("warning"), Some(words));
+        let shown = answer.json();
+        assert_eq!(shown["changed"], json!({"latency-factor": {"from": 1, "to": 2}}));
+        let overridden = json!({"failure-injection-rate": {"from": 0, "to": 1, "in_effect": 100,
+            "scenario": "storm", "phase": "down"}});
+        assert_eq!(shown["overridden"], overridden);
+        for update in [
+            json!({"failure-injection-rate": 1}),
+            json!({"failure-injection-rate": 0}),
+            json!({"reset": ["failure-injection-rate"]}),
+        ] {
+            let answer = sim.post("/admin/config", &update).await;
+            assert_eq!(answer.header("warning"), Some(words), "{update}");
+            let shown = answer.json();
+            assert_eq!(shown["changed"], json!({}), "{update}");
+            assert_eq!(shown["overridden"]["failure-injection-rate"]["in_effect"], 100);
+        }
+        let delete = "DELETE /admin/scenario HTTP/1.1\r\nhost: sim\r\n\r\n";
+        assert_eq!(sim.ask(delete).await.status, 200);
+        let answer = sim.post("/admin/config", &json!({"failure-injection-rate": 2})).await;
+        assert_eq!(answer.header("warning"), None);
+        let shown = answer.json();
+        assert_eq!(shown["changed"], json!({"failure-injection-rate": {"from": 0, "to": 2}}));
+        assert!(shown.get("overridden").is_none());
+    }
+    // llm-d's form of the answer has the header only.
+    let sim = Sim::llmd(&["--compat", "llm-d"]).await;
+    assert_eq!(sim.post("/admin/scenario", &scenario).await.status, 200);
+    let answer = sim.post("/admin/config", &json!({"failure-injection-rate": 1})).await;
+    assert_eq!(answer.header("warning"), Some(words));
+    assert!(answer.json().get("overridden").is_none());
+}

@@ -11,7 +11,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
 use super::log::Log;
-use super::sim::Sim;
+use super::sim::{Sim, eventually};
 use super::wire::Wire;
 
 /// An authority, and what it has signed.
@@ -219,4 +219,33 @@ async fn changed_certificate_is_reloaded() {
     assert!(picked_up.is_ok(), "the old certificate is still shown");
     // Connections that are open stay.
     assert_eq!(version(before).await, Some(200));
+}
+
+/// vLLM loads changed files with `--enable-ssl-refresh` only, llm-d-inference-sim always.
+#[tokio::test]
+async fn changed_certificate_is_reloaded_only_with_ssl_refresh() {
+    let folder = tempfile::tempdir().unwrap();
+    let (first, second, third) = (Authority::new(), Authority::new(), Authority::new());
+    let (cert, key) = write(folder.path(), "server", &first.sign("sim.test"));
+    let files = ["--ssl-certfile", &cert, "--ssl-keyfile", &key];
+    let with = |flag| [&files[..], &[flag]].concat();
+    let fixed = [
+        Sim::serve(&files).await,
+        Sim::serve(&with("--no-enable-ssl-refresh")).await,
+        Sim::llmd(&with("--no-enable-ssl-refresh")).await,
+    ];
+    let reloading = [Sim::serve(&with("--enable-ssl-refresh")).await, Sim::llmd(&files).await];
+    // A server that reloads at all has loaded the second certificate before others load the third.
+    for new in [&second, &third] {
+        write(folder.path(), "server", &new.sign("sim.test"));
+        for sim in &reloading {
+            let shows_new =
+                async || connect(sim, client(new.roots(), None), "sim.test").await.is_ok();
+            assert!(eventually(shows_new).await, "the new certificate is not shown");
+        }
+    }
+    for sim in &fixed {
+        let shown = connect(sim, client(first.roots(), None), "sim.test").await;
+        assert!(shown.is_ok(), "the certificate was replaced: {:?}", shown.err());
+    }
 }

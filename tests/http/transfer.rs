@@ -212,6 +212,37 @@ async fn a_lease_runs_out_and_an_unfinished_prefill_leaves_none() {
     assert!(refused["kv_transfer_params"].is_null());
 }
 
+/// `--kv-transfer-config` of a connector inside `MultiConnector`, behind one without effect.
+pub(crate) fn child_of_multi_connector(child: &Value) -> String {
+    let other = json!({"kv_connector": "ExampleConnector", "kv_role": "kv_both"});
+    json!({"kv_connector": "MultiConnector", "kv_role": "kv_both",
+        "kv_connector_extra_config": {"connectors": [other, child]}})
+    .to_string()
+}
+
+#[tokio::test]
+async fn a_child_of_multi_connector_has_its_own_settings() {
+    let nixl = json!({"kv_connector": "NixlConnector", "kv_role": "kv_producer",
+        "kv_connector_extra_config": {"kv_lease_duration": 0.05}});
+    let port = free_port().to_string();
+    let config = child_of_multi_connector(&nixl);
+    let flags = ["--kv-transfer-config", &config, "--dev-mode", "--kv-side-channel-port", &port];
+    let sim = Sim::serve(&flags).await;
+    let ids: Vec<u32> = (10..60).collect();
+    let mut body = json!({"prompt": ids, "max_tokens": 1, "kv_transfer_params": asked()});
+    let answer = sim.post("/v1/completions", &body).await.json();
+    assert!(answer["kv_transfer_params"].is_object(), "{answer}");
+    // Without its own setting, the lease would be longer than the patience of this test.
+    holds(&sim, 0).await;
+    let mori = json!({"kv_connector": "MoRIIOConnector", "kv_role": "kv_producer",
+        "kv_connector_extra_config": {"handshake_port": 7001, "notify_port": 7002}});
+    let sim = Sim::serve(&["--kv-transfer-config", &child_of_multi_connector(&mori)]).await;
+    body["kv_transfer_params"]["transfer_id"] = "tx-1".into();
+    let params = sim.post("/v1/completions", &body).await.json()["kv_transfer_params"].take();
+    assert_eq!(params["remote_handshake_port"], 7001);
+    assert_eq!(params["remote_notify_port"], 7002);
+}
+
 #[tokio::test]
 async fn each_connector_has_its_own_transfer_params() {
     let path = "/v1/completions";

@@ -96,6 +96,22 @@ async fn too_long_delay_is_rejected() {
     let shown = sim.get("/admin/config").await.json();
     assert_eq!(shown["time-to-first-token"], "1ms");
     assert_eq!(shown["inter-token-latency"], "24h0m0s");
+    // The factors count, too.
+    for update in [
+        json!({"latency-factor": 2}),
+        json!({"time-factor-under-load": 1.1}),
+        json!({"inter-token-latency": "1h", "latency-factor": 1000}),
+    ] {
+        let refused = sim.post("/admin/config", &update).await;
+        assert_eq!(refused.status, 400, "{update}");
+        let message = refused.json()["error"]["message"].to_string();
+        assert!(message.contains("inter-token-latency times "), "{update}: {message}");
+    }
+    tune(&sim, &json!({"time-to-first-token": "12h", "inter-token-latency": 0})).await;
+    tune(&sim, &json!({"latency-factor": 2})).await;
+    let shown = sim.get("/admin/config").await.json();
+    assert_eq!(shown["time-to-first-token"], "12h0m0s");
+    assert_eq!(shown["latency-factor"], 2);
 }
 
 #[tokio::test]

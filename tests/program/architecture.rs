@@ -135,7 +135,7 @@ fn architecture_numbers_match_code() {
 }
 
 /// Types that one streamed chat passes through.
-const MAX_TYPES_OF_A_CHAT: usize = 25;
+const MAX_TYPES_OF_A_CHAT: usize = 20;
 
 #[test]
 fn architecture_types_of_a_chat_exist() {

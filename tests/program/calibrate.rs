@@ -100,7 +100,9 @@ fn calibration_recovers_coefficients_within_5_percent() {
         ..RooflineCoefficients::default()
     };
     let mut runs = Vec::new();
-    for (prompt, rates) in [(128, [1.0, 20.0, 80.0, 300.0]), (1500, [1.0, 4.0, 9.0, 16.0])] {
+    for (prompt, rates) in
+        [(128, [1.0, 5.0, 20.0, 80.0, 300.0]), (1500, [1.0, 2.0, 4.0, 9.0, 16.0])]
+    {
         for rate in rates {
             runs.push(measure(truth, rate, prompt));
         }
@@ -118,7 +120,9 @@ fn calibration_recovers_coefficients_within_5_percent() {
         (RooflineParameter::Sequence, truth.sequence_us),
         (RooflineParameter::Compute, truth.gemm_compute_scale),
     ] {
-        let found = fitted.fitted_parameter_value(parameter).expect("was fitted");
+        let found = fitted.fitted_parameter_value(parameter);
+        let found = found
+            .unwrap_or_else(|| panic!("{} not fitted: {fitted}", parameter.coefficient_name()));
         let off = found / truth - 1.0;
         assert!(
             off.abs() < 0.05,
@@ -198,7 +202,7 @@ fn recorded(id: &str, model_layers: u32, rate: u32, off: f64) -> Value {
         },
         "workload": {
             "kind": "shared_prefix", "api": "streaming",
-            "stages": [{"rate_rps": rate, "requests": 60}],
+            "stages": [{"rate_rps": rate, "requests": 200}],
             "prompts": {
                 "unique_prompts": 20, "groups": 2, "system_prompt_tokens": 64,
                 "prompt_tokens_estimate": 300.0,
@@ -277,6 +281,21 @@ fn contradictory_runs_change_nothing() {
         ),
         "{text}"
     );
+}
+
+/// The first token of a reply cannot come after the last one.
+#[test]
+fn swapped_latencies_are_refused() {
+    let mut run = recorded("swapped", 32, 2, 1.0);
+    run["actual"]["summary"]["ttft_mean"] = 5_000.0.into();
+    run["actual"]["summary"]["e2e_mean"] = 150.0.into();
+    let folder = tempfile::tempdir().expect("can be made");
+    std::fs::write(folder.path().join("run.json"), run.to_string()).expect("can be written");
+    let options = CalibrateOptions::default();
+    let error = calibrate::fit_roofline_to_recorded_runs(folder.path(), &options)
+        .expect_err("contradicts itself")
+        .to_string();
+    assert!(error.contains("mean TTFT (5000 ms) must not be above the mean E2E"), "{error}");
 }
 
 #[test]

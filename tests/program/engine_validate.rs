@@ -271,6 +271,37 @@ fn invalid_run_error_names_field() {
     assert!(past.starts_with("run b17: workload.client_timeout_s "), "{past}");
     let tight = error(&|run| run["tp"] = 0.into());
     assert_eq!(tight, "tensor-parallel size is 0, must be at least 1");
+    let uneven = error(&|run| run["tp"] = 3.into());
+    assert_eq!(uneven, "run b17: tp is 3, must divide the 40 attention heads");
+}
+
+#[test]
+fn questionable_fields_are_warnings() {
+    let runs = tempfile::tempdir().unwrap();
+    let mut run = run("b38.json");
+    run["workload"]["stages"] = serde_json::json!([{"rate_rps": 2.5, "requests": 3}]);
+    let warnings = |run: &Value| {
+        std::fs::write(runs.path().join("run.json"), run.to_string()).unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+        let done = command.args(["validate", "--runs"]).arg(runs.path()).output().unwrap();
+        assert_eq!(done.status.code(), Some(0));
+        String::from_utf8(done.stderr).unwrap()
+    };
+    assert_eq!(warnings(&run), "");
+    run["regime"] = "wild".into();
+    run["tensor_parallel"] = 4.into();
+    let fields = run.as_object_mut().unwrap();
+    fields.remove("id");
+    fields.remove("actual");
+    let told = warnings(&run);
+    for problem in [
+        "tensor_parallel is not a field of a recorded run",
+        "id must be a string",
+        "regime is \"wild\", must begin with stable, overload or mixed",
+        "actual.summary is missing",
+    ] {
+        assert!(told.contains(problem), "{problem}: {told}");
+    }
 }
 
 /// A failed run does not end the validation of the others.

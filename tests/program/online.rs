@@ -19,7 +19,7 @@ use vllm_sim_replay::report::{self, ReplayReport, ReplayRunTotals, ReportCollect
 use vllm_sim_replay::synth::{ArrivalProcess, SyntheticWorkload, TokenLengthDistribution};
 use vllm_sim_replay::workload::{
     ClientSession, PromptTokenRun, SessionTurn, TurnDependency, TurnLifecycleEvent, TurnPrompt,
-    WorkloadError, WorkloadSource,
+    WorkloadError, WorkloadFacts, WorkloadSource,
 };
 use vllm_sim_replay::{PoolSpec, ReplaySettings, RouterConfig};
 
@@ -461,8 +461,8 @@ impl WorkloadSource for Dependents {
         Ok(self.0.next())
     }
 
-    fn has_dependencies(&self) -> bool {
-        true
+    fn facts(&self) -> WorkloadFacts {
+        WorkloadFacts { has_dependencies: true, ..WorkloadFacts::default() }
     }
 }
 

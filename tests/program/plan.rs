@@ -284,6 +284,48 @@ fn impossible_slo_is_reported_with_reason() {
 }
 
 #[test]
+fn requests_that_the_context_refuses_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let work = "-tp 1 --output-tokens 20 --request-count 20 --request-rate 1 --slo-ttft-ms 9000 \
+                --max-gpus 4";
+    let llama = format!("plan --model meta-llama/Llama-3.1-8B-Instruct --gpu H100 {work}");
+    // The model's own context holds these prompts.
+    let whole = printed(dir.path(), &format!("{llama} --input-tokens 40000"));
+    assert!(whole.starts_with("Answer: 2 H100"), "{whole}");
+    let short = format!("{llama} --max-model-len 32768");
+    let none = unanswered(dir.path(), &format!("{short} --input-tokens 40000"));
+    let why = "not simulated: the context of 32768 tokens refuses 20 of 20 requests";
+    assert!(none.contains(why), "{none}");
+    let some = unanswered(dir.path(), &format!("{short} --input-tokens uniform:20000:45000"));
+    let why = "are good; the context of 32768 tokens refuses 10 of 20 requests";
+    assert!(some.contains(why), "{some}");
+    let half = format!("{short} --input-tokens uniform:20000:45000 --attainment 0.4");
+    let half = printed(dir.path(), &half);
+    let told = "10 of 20 requests are rejected; prompts must be shorter than the context of 32768";
+    assert!(half.contains(told), "{half}");
+    let old = llama.replace("3.1-8B-Instruct", "2-7b-chat-hf");
+    let old = unanswered(dir.path(), &format!("{old} --input-tokens 8000"));
+    assert!(old.contains("the context of 4096 tokens refuses 20 of 20 requests"), "{old}");
+}
+
+#[test]
+fn a_planned_deployment_starts_on_its_gpu() {
+    let dir = tempfile::tempdir().unwrap();
+    let llama = "--model meta-llama/Llama-3.1-8B-Instruct --gpu RTX-4090-24GB";
+    let work = "--input-tokens 1000 --output-tokens 20 --request-count 20 --request-rate 1";
+    let words = format!("{llama} {work} -tp 1 --slo-ttft-ms 2000");
+    let output = vllm_sim(dir.path(), &format!("sweep {words} --grid max-num-seqs=4"));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("model's max seq len (131072)"), "{errors}");
+    let table = printed(dir.path(), &format!("plan {words}"));
+    let told = "--max-model-len=auto: the longest context that fits into the KV cache, here 43264";
+    assert!(table.contains(told), "{table}");
+    let deploy = table.lines().find(|line| line.starts_with("to deploy: ")).unwrap();
+    assert!(deploy.contains(" --max-model-len=auto"), "{deploy}");
+    printed(dir.path(), &format!("explain {llama} --max-model-len=auto"));
+}
+
+#[test]
 fn infeasible_candidates_are_not_simulated() {
     let dir = tempfile::tempdir().unwrap();
     let words = "--model meta-llama/Llama-3.1-8B-Instruct -tp 1 --input-tokens uniform:100:4000 \

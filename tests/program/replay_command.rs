@@ -346,6 +346,28 @@ fn pd_pools_have_own_tensor_parallel_size() {
     assert!(itl(4, 8) < itl(4, 4));
 }
 
+/// Without `--kv-bytes-per-token`, the size is that of the model's KV cache: 320 KiB per token.
+#[test]
+fn kv_transfers_of_known_models_take_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let ttft = |flags: &str| {
+        let report = printed(
+            dir.path(),
+            &format!(
+                "replay --input-tokens 1000 --output-tokens 2 --request-count 5 --request-rate 1 \
+                 --model meta-llama/Llama-3.1-70B-Instruct --gpu H100 -tp 4 --num-prefill-workers 1 \
+                 --num-decode-workers 1 --report-json - {flags}"
+            ),
+        );
+        let report: Value = serde_json::from_str(&report).unwrap();
+        report["summary"]["mean_ttft_ms"].as_f64().unwrap()
+    };
+    let known = ttft("--kv-transfer-bandwidth 10");
+    assert_eq!(known, ttft("--kv-transfer-bandwidth 10 --kv-bytes-per-token 327680"));
+    let took = known - ttft("");
+    assert!((32.0..34.0).contains(&took), "{took} ms");
+}
+
 #[test]
 fn generation_config_changes_step_times() {
     let dir = tempfile::tempdir().unwrap();

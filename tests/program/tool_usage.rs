@@ -58,6 +58,53 @@ fn flags_that_a_tool_does_not_use_are_refused() {
     }
 }
 
+/// A trace has its own requests, so a flag of synthetic ones would change nothing.
+#[test]
+fn flags_of_synthetic_requests_are_refused_with_a_trace() {
+    let dir = tempfile::tempdir().unwrap();
+    let trace = "arrival_s,prompt_tokens,output_tokens\n0,64,8\n1,64,8\n";
+    std::fs::write(dir.path().join("t.csv"), trace).unwrap();
+    for flag in [
+        "--input-tokens 9",
+        "--output-tokens 128",
+        "--turns-per-session 1",
+        "--turn-tokens 8",
+        "--shared-prefix-ratio 0.5",
+        "--num-prefix-groups 2",
+        "--inter-turn-delay-ms 3",
+        "--inter-turn-delay-varies",
+    ] {
+        let name = flag.split(' ').next().unwrap();
+        for words in [
+            format!("replay t.csv {flag}"),
+            format!("plan t.csv --slo-e2e-ms 200 {flag}"),
+            format!("sweep t.csv --grid max-num-seqs=1,2 {flag}"),
+        ] {
+            let (code, _, errors) = run(dir.path(), &words);
+            assert_eq!(code, 2, "{words}: {errors}");
+            assert!(errors.contains("cannot be used with"), "{words}: {errors}");
+            assert!(errors.contains(name), "{words}: {errors}");
+        }
+    }
+    let words = "sweep t.csv --grid output-tokens=5,500";
+    let (code, _, errors) = run(dir.path(), words);
+    assert_eq!((code, errors.contains("cannot be used with")), (2, true), "{errors}");
+    let (code, _, errors) = run(dir.path(), "replay t.csv");
+    assert_eq!(code, 0, "{errors}");
+}
+
+#[test]
+fn router_flags_without_effect_are_warnings() {
+    let dir = tempfile::tempdir().unwrap();
+    let flags = "--router-config {} --router-queue-policy fcfs --kv-event-lag-ms 5";
+    let told = "--router-config, --kv-event-lag-ms, --router-queue-policy: no effect with --router";
+    for (router, expected) in [("round_robin", 1), ("kv_router", 0)] {
+        let words = format!("replay {WORK} --num-workers 2 --router {router} {flags}");
+        let (code, _, errors) = run(dir.path(), &words);
+        assert_eq!((code, errors.matches(told).count()), (0, expected), "{errors}");
+    }
+}
+
 #[test]
 fn replay_modes_reject_each_others_flags() {
     let dir = tempfile::tempdir().unwrap();
@@ -149,9 +196,15 @@ fn invalid_usage_exits_with_2_and_suggests() {
             "replay --autoscale-max 3 --autoscale-policy wva --autoscale-target-queue 2",
             "--autoscale-target-queue cannot be used with",
         ),
+        ("replay --autoscale-target-queue 3 --input-tokens 9 --request-count 1", "--autoscale-max"),
+        (
+            "replay --autoscale-max 3 --autoscale-target-kv-usage 80",
+            "--autoscale-target-kv-usage is 80, must be a fraction",
+        ),
         ("replay --input-tokens 9 --request-count 2 --router kv_ruoter", "kv_router"),
         ("bench", "--target URL is needed"),
         ("sweep --grid x --input-tokens 9", "must be NAME=VALUE"),
+        ("sweep --grid a=1,4 --grid a=8 --input-tokens 9", "--grid a is given twice"),
         ("sweep", "--grid"),
         ("calibrate", "--data FILE"),
         ("calibrate --data x --hold-uot a", "did you mean --hold-out?"),
@@ -275,7 +328,7 @@ fn explain_shows_where_the_memory_goes_and_what_drafts_do() {
         assert!(plain.contains(part), "no {part:?} in\n{plain}");
     }
     assert!(!plain.contains("draft model"), "{plain}");
-    let typed = of("--kv-cache-memory-bytes 10737418240");
+    let typed = of("--kv-cache-memory-bytes 10737418240 --max-model-len 32768");
     assert!(typed.contains("10.74 GB of cache are 5120 blocks"), "{typed}");
     assert!(typed.contains("--kv-cache-memory-bytes, regardless of free memory"), "{typed}");
     assert!(!of("-dp 2").contains("run in lockstep"));

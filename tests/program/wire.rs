@@ -14,6 +14,7 @@ use vllm_sim_tokenizer::{
     ChatMessage, ChatTemplateContentFormat, ChatTemplateInput, ChatTemplates,
 };
 use vllm_sim_wire::anthropic::{CountTokensRequest, MessagesRequest};
+use vllm_sim_wire::body::{read_body_within_bounds, validate_and_read_body};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::cohere::CohereEmbedRequest;
 use vllm_sim_wire::limits::ServerLimits;
@@ -55,31 +56,31 @@ fn schema(path: &str, value: &Value) -> Option<Result<(), Fault>> {
             CompletionRequest::parse_completion_request(value, &RequestBounds::default()).map(drop)
         }
         "/v1/responses" => {
-            ResponsesRequest::parse_responses_request(value, &RequestBounds::default()).map(drop)
+            read_body_within_bounds::<ResponsesRequest>(value, &RequestBounds::default()).map(drop)
         }
         "/v1/chat/completions/batch" => {
-            BatchChatRequest::parse_batch_chat_request(value, &RequestBounds::default()).map(drop)
+            read_body_within_bounds::<BatchChatRequest>(value, &RequestBounds::default()).map(drop)
         }
         "/v1/embeddings" => PoolingRequest::parse_embedding_request(value).map(drop),
         "/pooling" => PoolingRequest::parse_pooling_request(value).map(drop),
         "/classify" => PoolingRequest::parse_classify_request(value).map(drop),
         "/score" => PoolingRequest::parse_score_request(value).map(drop),
         "/rerank" => PoolingRequest::parse_rerank_request(value).map(drop),
-        "/v2/embed" => CohereEmbedRequest::parse_cohere_embed_request(value).map(drop),
+        "/v2/embed" => validate_and_read_body::<CohereEmbedRequest>(value).map(drop),
         "/generative_scoring" => {
-            GenerativeScoringRequest::parse_generative_scoring_request(value).map(drop)
+            validate_and_read_body::<GenerativeScoringRequest>(value).map(drop)
         }
         "/v1/messages" => {
-            MessagesRequest::parse_messages_request(value, &RequestBounds::default()).map(drop)
+            read_body_within_bounds::<MessagesRequest>(value, &RequestBounds::default()).map(drop)
         }
         "/v1/messages/count_tokens" => {
-            CountTokensRequest::parse_count_tokens_request(value).map(drop)
+            validate_and_read_body::<CountTokensRequest>(value).map(drop)
         }
         "/tokenize" => TokenizeRequest::parse_tokenize_request(value).map(drop),
-        "/detokenize" => DetokenizeRequest::parse_detokenize_request(value).map(drop),
-        "/v1/load_lora_adapter" => LoadLoraRequest::parse_load_lora_request(value)
+        "/detokenize" => validate_and_read_body::<DetokenizeRequest>(value).map(drop),
+        "/v1/load_lora_adapter" => validate_and_read_body::<LoadLoraRequest>(value)
             .and_then(|r| r.validate_load_lora_request()),
-        "/v1/unload_lora_adapter" => UnloadLoraRequest::parse_unload_lora_request(value)
+        "/v1/unload_lora_adapter" => validate_and_read_body::<UnloadLoraRequest>(value)
             .and_then(|r| r.validate_unload_lora_request()),
         "/inference/v1/generate" => {
             GenerateRequest::parse_generate_request(value, &RequestBounds::default()).map(drop)
@@ -126,8 +127,8 @@ fn said(case: &Case) -> Option<String> {
     }
     let outcome = match case.path.as_str() {
         // The LoRA routes look for blanks only after the schema.
-        "/v1/load_lora_adapter" => LoadLoraRequest::parse_load_lora_request(&value).map(drop),
-        "/v1/unload_lora_adapter" => UnloadLoraRequest::parse_unload_lora_request(&value).map(drop),
+        "/v1/load_lora_adapter" => validate_and_read_body::<LoadLoraRequest>(&value).map(drop),
+        "/v1/unload_lora_adapter" => validate_and_read_body::<UnloadLoraRequest>(&value).map(drop),
         path => schema(path, &value)?,
     };
     Some(outcome.map_or_else(|fault| fault.to_json(), |()| "ok".to_owned()))
@@ -269,7 +270,7 @@ fn completion(case: &Case, value: &Value, limits: &ServerLimits) -> Result<(), F
 }
 
 fn messages(case: &Case, value: &Value, limits: &ServerLimits) -> Result<String, Fault> {
-    let request = MessagesRequest::parse_messages_request(value, &RequestBounds::default())?;
+    let request = read_body_within_bounds::<MessagesRequest>(value, &RequestBounds::default())?;
     let text = serde_json::to_string(&case.body).expect("a string");
     match limits.check_prompt_tokens(tokens(&text, limits)) {
         Ok(()) => Ok(format!("{} messages", request.messages.len())),
@@ -288,7 +289,7 @@ fn served(case: &Case) -> Option<String> {
         "/v1/chat/completions" => chat(case, &value, &limits),
         "/v1/completions" => completion(case, &value, &limits),
         "/v1/responses" => {
-            ResponsesRequest::parse_responses_request(&value, &RequestBounds::default())
+            read_body_within_bounds::<ResponsesRequest>(&value, &RequestBounds::default())
                 .and_then(|request| known(request.model.as_deref()))
         }
         "/v1/messages" => match messages(case, &value, &limits) {

@@ -61,6 +61,69 @@ fn unknown_key_is_named_with_missing_model() {
     }
 }
 
+/// Schedulers that ignore priorities, slots of adapters or a connector say so.
+#[test]
+fn settings_that_a_scheduler_ignores_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let nixl = "--kv-transfer-config {\"kv_connector\":\"NixlConnector\",\"kv_role\":\"kv_both\"}";
+    let adapters = "--enable-lora --max-loras 1 --max-cpu-loras 2";
+    let all = format!("--scheduling-policy priority {adapters} {nixl}");
+    let priority = "--scheduling-policy: no effect because only --scheduler vllm has priorities";
+    for (words, told) in [
+        ("serve demo --scheduler pool", vec![priority, "--max-cpu-loras: no effect because"]),
+        ("--model demo", vec![priority, "--max-cpu-loras: no effect because"]),
+        (
+            "serve demo --scheduler sglang",
+            vec![
+                priority,
+                "--enable-lora, --max-loras, --max-cpu-loras: adapters are served, but",
+                "--kv-transfer-config: no effect because",
+            ],
+        ),
+        ("serve demo --scheduler vllm", vec![]),
+    ] {
+        let (code, errors) = run(dir.path(), &format!("config {words} {all}"));
+        assert_eq!(code, 0, "{words}: {errors}");
+        let warned = errors.lines().filter(|line| line.contains(" WARN "));
+        let warned: Vec<&str> = warned.collect();
+        assert_eq!(warned.len(), told.len(), "{words}: {errors}");
+        for text in told {
+            assert!(errors.contains(text), "{words}: no {text:?} in {errors}");
+        }
+    }
+}
+
+/// A cache that cannot hold a request of the whole context is a warning, also without a GPU.
+#[test]
+fn too_few_cache_blocks_are_warned_about() {
+    let dir = tempfile::tempdir().unwrap();
+    let warned = |words: &str| {
+        let (code, errors) = run(dir.path(), &format!("config {words}"));
+        assert_eq!(code, 0, "{words}: {errors}");
+        errors
+    };
+    let context = "a request of --max-model-len (32768) tokens: 9 blocks hold 144 tokens";
+    for scheduler in ["vllm", "pool"] {
+        let words = format!("serve demo --scheduler {scheduler} --num-gpu-blocks-override 10");
+        let told = format!("--num-gpu-blocks-override 10 is too small for {context}; vLLM would");
+        let errors = warned(&words);
+        assert!(errors.contains(&told), "{words}: {errors}");
+    }
+    let errors = warned("--model demo --enable-kvcache --kv-cache-size 3");
+    let told = "--kv-cache-size 3 is too small for a request of --max-model-len (1024) tokens: 3 \
+                blocks hold 48 tokens";
+    assert!(errors.contains(told) && !errors.contains("vLLM would"), "{errors}");
+    for words in [
+        "serve demo --num-gpu-blocks-override 2049",
+        "--model demo --enable-kvcache --kv-cache-size 64",
+        "--model demo --num-gpu-blocks-override 10",
+        "serve meta-llama/Llama-3.1-8B-Instruct --max-model-len 1024 --num-gpu-blocks-override 65",
+    ] {
+        let errors = warned(words);
+        assert!(!errors.contains("too small") && !errors.contains("refuse"), "{words}: {errors}");
+    }
+}
+
 /// vLLM loads adapters at its start, and ends without one of them.
 #[test]
 fn an_adapter_without_a_folder_is_a_warning() {
@@ -76,5 +139,23 @@ fn an_adapter_without_a_folder_is_a_warning() {
     ] {
         let (code, errors) = run(dir.path(), &words);
         assert_eq!((code, errors.contains("no such folder")), (0, false), "{errors}");
+    }
+}
+
+#[test]
+fn tools_warn_of_overrides_without_a_config_json() {
+    let dir = tempfile::tempdir().unwrap();
+    let llama = "--model meta-llama/Llama-3.1-8B-Instruct --gpu H100 \
+                 --hf-overrides {\"max_position_embeddings\":4096}";
+    let work = "--input-tokens 8 --request-count 2 --request-rate 3";
+    for words in [
+        format!("config serve {llama}"),
+        format!("explain {llama}"),
+        format!("replay {work} {llama}"),
+    ] {
+        let (code, errors) = run(dir.path(), &words);
+        assert_eq!(code, 0, "{words}: {errors}");
+        let told = "--hf-overrides has no effect: the model has no config.json here";
+        assert_eq!(errors.matches(told).count(), 1, "{words}: {errors}");
     }
 }

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::validate::{
     LatencyPrediction, RecordedRequest, RecordedRun, RunLatencySummary, SimulatedBenchClient,
+    error_over_stages, measured_summaries,
 };
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::{
@@ -29,7 +30,7 @@ pub(super) struct CalibrationCase {
     pub(super) targets: Vec<CalibrationFitTarget>,
     /// Model, GPU and tensor-parallel size of the run, for the report.
     pub(super) label: String,
-    run: RecordedRun,
+    pub(super) run: RecordedRun,
     /// First requests of a long run, which suffice to compute the derivatives of the run's
     /// latencies with respect to the fitted parameters.
     start: Option<RecordedRun>,
@@ -38,6 +39,14 @@ pub(super) struct CalibrationCase {
     has_front_end: bool,
     /// API server time of the run's deployment minus the default API server time, in us.
     front_end_offset_us: f64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum RunPartToSimulate {
+    Whole,
+    /// The simulation covers only the first requests of a run, which suffice to compute
+    /// derivatives.
+    Start,
 }
 
 pub(super) struct CalibrationFitTarget {
@@ -160,18 +169,11 @@ impl CalibrationCase {
         options: &CalibrateOptions,
     ) -> Result<Self, CalibrateError> {
         let mut run = RecordedRun::parse_recorded_run(json, &RooflineCoefficients::default(), 0)?;
-        let by_stage = json["score_level"].as_str() == Some("stages");
         let regime = json["regime"].as_str().unwrap_or_default();
         let warning = regime
             .starts_with("overload")
             .then_some("overloaded: only inter-token latencies are fitted");
-        let actual = &json["actual"];
-        let measured: Vec<(Option<usize>, &Value)> = match actual["stages"].as_array() {
-            Some(stages) if by_stage => {
-                stages.iter().enumerate().map(|(i, v)| (Some(i), v)).collect()
-            }
-            _ => vec![(None, &actual["summary"])],
-        };
+        let measured = measured_summaries(json);
         let mut found = Vec::new();
         for (stage, value) in &measured {
             let ms = |key: &str| value[key].as_f64();
@@ -211,6 +213,20 @@ impl CalibrationCase {
             let problem = format!("{}: contains no measured latency", self.name);
             return Err(CalibrateError::Other(problem));
         }
+        let measured = |kind, stage| {
+            let target = self.targets.iter().find(|of| of.kind == kind && of.stage == stage);
+            target.map(|target| target.measured)
+        };
+        for target in self.targets.iter().filter(|of| of.kind == LatencyStatistic::E2e) {
+            let (e2e, ttft) = (target.measured, measured(LatencyStatistic::Ttft, target.stage));
+            if let Some(ttft) = ttft.filter(|ttft| *ttft > e2e) {
+                return Err(CalibrateError::Other(format!(
+                    "{}: the measured mean TTFT ({ttft} ms) must not be above the mean E2E latency \
+                     ({e2e} ms)",
+                    self.name
+                )));
+            }
+        }
         // A run without overload is stationary; a queue builds up over a whole run.
         if self.warning.is_none() && self.measured_stage_count() == 1 {
             self.start = start_of_run(&self.run);
@@ -243,24 +259,12 @@ impl CalibrationCase {
     pub(super) fn predict_latencies(
         &self,
         values: &[(RooflineParameter, f64)],
+        part: RunPartToSimulate,
     ) -> Result<LatencyPrediction, CalibrateError> {
-        self.predict_run_latencies(&self.run, values)
-    }
-
-    /// Simulates the first requests of the run, which suffice to compute the derivatives of the
-    /// run's latencies with respect to the fitted parameters.
-    pub(super) fn predict_latencies_of_first_requests(
-        &self,
-        values: &[(RooflineParameter, f64)],
-    ) -> Result<LatencyPrediction, CalibrateError> {
-        self.predict_run_latencies(self.start.as_ref().unwrap_or(&self.run), values)
-    }
-
-    fn predict_run_latencies(
-        &self,
-        run: &RecordedRun,
-        values: &[(RooflineParameter, f64)],
-    ) -> Result<LatencyPrediction, CalibrateError> {
+        let run = match part {
+            RunPartToSimulate::Whole => &self.run,
+            RunPartToSimulate::Start => self.start.as_ref().unwrap_or(&self.run),
+        };
         let mut setup = self.run.setup.clone();
         let mut scale = 1.0;
         for &(parameter, value) in values {
@@ -315,28 +319,17 @@ impl CalibrationCase {
         slopes.collect()
     }
 
-    pub(super) fn load_stage_count_as_f64(&self) -> f64 {
-        self.measured_stage_count() as f64
-    }
-
-    fn measured_stage_count(&self) -> usize {
+    pub(super) fn measured_stage_count(&self) -> usize {
         let mut stages: Vec<_> = self.targets.iter().map(|target| target.stage).collect();
         stages.dedup();
         stages.len()
-    }
-
-    pub(super) fn deployment_roofline_setup(&self) -> &RooflineModelSetup {
-        &self.run.setup
     }
 
     /// Returns the logarithm of predicted / measured latency for every latency statistic of the
     /// fit.
     pub(super) fn log_latency_residuals(&self, prediction: &LatencyPrediction) -> Vec<f64> {
         let residuals = self.targets.iter().map(|target| {
-            let latencies = match target.stage {
-                Some(stage) => prediction.stages.get(stage),
-                None => Some(&prediction.summary),
-            };
+            let latencies = prediction.summary_of_stage(target.stage);
             let predicted = latencies.map_or(0.0, |latencies| target.kind.value_in(latencies));
             (predicted.max(1e-6) / target.measured).ln()
         });
@@ -351,20 +344,11 @@ impl CalibrationCase {
     ) -> [Option<f64>; 3] {
         [LatencyStatistic::Ttft, LatencyStatistic::Itl, LatencyStatistic::E2e].map(|kind| {
             let of_kind = self.targets.iter().filter(|target| target.kind == kind);
-            let errors: Vec<f64> = of_kind
-                .filter_map(|target| {
-                    let latencies = match target.stage {
-                        Some(stage) => prediction.stages.get(stage)?,
-                        None => &prediction.summary,
-                    };
-                    Some((kind.value_in(latencies) / target.measured - 1.0) * 100.0)
-                })
-                .collect();
-            match errors[..] {
-                [] => None,
-                [one] => Some(one),
-                _ => Some(errors.iter().map(|e| e.abs()).sum::<f64>() / errors.len() as f64),
-            }
+            let errors = of_kind.filter_map(|target| {
+                let latencies = prediction.summary_of_stage(target.stage)?;
+                Some((kind.value_in(latencies) / target.measured - 1.0) * 100.0)
+            });
+            error_over_stages(errors)
         })
     }
 }

@@ -3,9 +3,9 @@
 //!
 //! Cross-validation selects the parameters and the strength of the penalties.
 
-use super::case::CalibrationCase;
+use super::case::{CalibrationCase, RunPartToSimulate};
 use super::linear::{LinearizedResiduals, RidgeFitPlan};
-use super::machine::{CalibrationCaseRunner, FitParameterColumn, RunPartToSimulate};
+use super::machine::{CalibrationCaseRunner, FitParameterColumn};
 use super::parameters::RooflineParameter;
 use super::plan::{self, FittedParameterChoice};
 use super::{CalibrateError, CalibrateOptions};
@@ -160,9 +160,7 @@ fn group_by_deployment(cases: &[CalibrationCase]) -> (Vec<&CalibrationCase>, Vec
     let mut known: Vec<&CalibrationCase> = Vec::new();
     let mut of = Vec::with_capacity(cases.len());
     for case in cases {
-        let place = known.iter().position(|other| {
-            other.deployment_roofline_setup() == case.deployment_roofline_setup()
-        });
+        let place = known.iter().position(|other| other.run.setup == case.run.setup);
         of.push(place.unwrap_or_else(|| {
             known.push(case);
             known.len() - 1
@@ -187,9 +185,7 @@ fn alternate_plan_and_descent(
     choice: &FittedParameterChoice,
 ) -> Result<(LinearizedResiduals, RidgeFitPlan), CalibrateError> {
     let origin = vec![0.0; machine.columns.len()];
-    let mut here = machine
-        .residuals_of_fitted_cases(std::slice::from_ref(&origin), RunPartToSimulate::Whole)?
-        .remove(0);
+    let mut here = machine.residuals_at(&origin)?;
     let all: Vec<usize> = (0..machine.columns.len()).collect();
     let mut lines = machine.linearize_residuals(&origin, &here, &all)?;
     let mut plan = choice.best_cross_validated_plan(&machine.columns, &lines);
@@ -212,9 +208,7 @@ fn alternate_plan_and_descent(
         // Parameters outside the plan return to their defaults, whatever the cost.
         let goal = lines.lowest_cost_parameter_point(&plan).into_iter().enumerate();
         let at: Vec<f64> = goal.map(|(j, u)| machine.clamp_to_parameter_bounds(j, u)).collect();
-        here = machine
-            .residuals_of_fitted_cases(std::slice::from_ref(&at), RunPartToSimulate::Whole)?
-            .remove(0);
+        here = machine.residuals_at(&at)?;
         lines = machine.linearize_residuals(&at, &here, &all)?;
     }
     Ok((lines, plan))
@@ -246,9 +240,7 @@ fn minimize_plan_cost(
                 )
             });
             let trial: Vec<f64> = trial.collect();
-            let residuals = machine
-                .residuals_of_fitted_cases(std::slice::from_ref(&trial), RunPartToSimulate::Whole)?
-                .remove(0);
+            let residuals = machine.residuals_at(&trial)?;
             if lines.fit_plan_cost(plan, &residuals, &trial) < cost {
                 found = Some((trial, residuals));
                 break;

@@ -24,13 +24,10 @@ pub mod validate;
 
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
-
 use vllm_sim_engine::latency::{RooflineCoefficients, RooflineModelSetup};
 use vllm_sim_engine::sched::vllm::VllmSchedulerConfig;
 use vllm_sim_replay::load::{self, BenchRun, WorkloadFormat};
 
-use crate::validate::RecordedRunValidationError;
 use case::CalibrationCase;
 
 pub use error::CalibrateError;
@@ -80,21 +77,9 @@ pub fn fit_roofline_to_recorded_runs(
     folder: &Path,
     options: &CalibrateOptions,
 ) -> Result<FittedRoofline, CalibrateError> {
-    let io = |error| RecordedRunValidationError::Io { path: folder.to_owned(), error };
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(io)? {
-        let path = entry.map_err(io)?.path();
-        if path.extension().is_some_and(|end| end == "json") {
-            files.push(path);
-        }
-    }
-    files.sort();
     let mut cases = Vec::new();
-    for path in files {
-        let text = std::fs::read_to_string(&path)
-            .map_err(|error| RecordedRunValidationError::Io { path: path.clone(), error })?;
-        let json: Value = serde_json::from_str(&text)
-            .map_err(|error| RecordedRunValidationError::Json { path: path.clone(), error })?;
+    for path in validate::recorded_run_files(folder)? {
+        let json = validate::read_recorded_run(&path)?;
         cases.push(CalibrationCase::from_recorded_run(&json, options)?);
     }
     fit::fit_calibration_cases(cases, options)

@@ -2,6 +2,8 @@
 //!
 //! Computes ridge fits and their cross-validation without further simulations.
 
+use std::collections::BTreeSet;
+
 /// Residual of a fit (6 %) above which the loss grows linearly (soft L1).
 const SOFT_L1_WIDTH: f64 = 0.06;
 /// Number of reweighting rounds of a soft L1 fit, after which it has converged.
@@ -29,11 +31,8 @@ pub(super) struct LinearizedResiduals {
 }
 
 impl LinearizedResiduals {
-    pub(super) fn cross_validation_fold_count(&self) -> usize {
-        let mut units = self.units.clone();
-        units.sort_unstable();
-        units.dedup();
-        units.len()
+    pub(super) fn cross_validation_units(&self) -> BTreeSet<usize> {
+        self.units.iter().copied().collect()
     }
 
     /// Returns the linear approximation of residual `i` at the coordinates `x`. Only the columns in
@@ -115,12 +114,9 @@ impl LinearizedResiduals {
     /// Returns the cross-validated cost of a fit plan: the sum, over all units, of the cost of a
     /// unit's residuals in a fit to the other units.
     pub(super) fn cross_validated_cost(&self, plan: &RidgeFitPlan) -> f64 {
-        let mut units = self.units.clone();
-        units.sort_unstable();
-        units.dedup();
-        let cost = units.iter().map(|unit| {
-            let x = self.minimize_cost_without_unit(plan, Some(*unit));
-            let own = (0..self.here.len()).filter(|i| self.units[*i] == *unit);
+        let cost = self.cross_validation_units().into_iter().map(|unit| {
+            let x = self.minimize_cost_without_unit(plan, Some(unit));
+            let own = (0..self.here.len()).filter(|i| self.units[*i] == unit);
             own.map(|i| self.weights[i] * soft_l1_loss(self.residual_at(i, &plan.terms, &x)))
                 .sum::<f64>()
         });

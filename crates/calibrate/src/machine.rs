@@ -1,14 +1,12 @@
 //! Simulates the runs with many parameter sets in parallel, and computes derivatives of their
 //! residuals.
 
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use super::CalibrateError;
-use super::case::CalibrationCase;
+use super::case::{CalibrationCase, RunPartToSimulate};
 use super::linear::LinearizedResiduals;
 use super::parameters::RooflineParameter;
 use crate::validate::LatencyPrediction;
+use vllm_sim_command_line::map_in_parallel;
 use vllm_sim_command_line::progress::JobProgress;
 
 /// Step of the central differences for derivatives, in scales of the prior.
@@ -32,14 +30,6 @@ pub(super) struct CalibrationCaseRunner<'a> {
     pub(super) columns: Vec<FitParameterColumn>,
     pub(super) threads: usize,
     pub(super) progress_bar: JobProgress,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RunPartToSimulate {
-    Whole,
-    /// The simulation covers only the first requests of a run, which suffice to compute
-    /// derivatives.
-    Start,
 }
 
 type ParameterValues = Vec<(RooflineParameter, f64)>;
@@ -84,45 +74,26 @@ impl CalibrationCaseRunner<'_> {
         cases: &[usize],
         length: RunPartToSimulate,
     ) -> Result<Vec<Vec<LatencyPrediction>>, CalibrateError> {
-        let jobs = places.len() * cases.len();
-        let next = AtomicUsize::new(0);
-        let done: Mutex<Vec<Option<Result<LatencyPrediction, CalibrateError>>>> =
-            Mutex::new((0..jobs).map(|_| None).collect());
-        std::thread::scope(|scope| {
-            for _ in 0..self.threads.min(jobs).max(1) {
-                scope.spawn(|| {
-                    loop {
-                        let job = next.fetch_add(1, Ordering::Relaxed);
-                        if job >= jobs {
-                            return;
-                        }
-                        let (p, c) = (job / cases.len(), cases[job % cases.len()]);
-                        let values = self.parameter_values(&places[p], c);
-                        let played = match length {
-                            RunPartToSimulate::Whole => self.cases[c].predict_latencies(&values),
-                            RunPartToSimulate::Start => {
-                                self.cases[c].predict_latencies_of_first_requests(&values)
-                            }
-                        };
-                        self.progress_bar.add_finished_work_units(1);
-                        if let Ok(mut done) = done.lock() {
-                            done[job] = Some(played);
-                        }
-                    }
-                });
-            }
+        let jobs: Vec<(&Vec<f64>, usize)> =
+            places.iter().flat_map(|place| cases.iter().map(move |case| (place, *case))).collect();
+        let played = map_in_parallel(&jobs, self.threads, |&(place, case)| {
+            let values = self.parameter_values(place, case);
+            let played = self.cases[case].predict_latencies(&values, length);
+            self.progress_bar.add_finished_work_units(1);
+            played
         });
-        let done = done.into_inner().unwrap_or_default();
-        let lost = || CalibrateError::Other("a run was not simulated to its end".to_owned());
-        let mut played = done.into_iter().map(|one| one.unwrap_or_else(|| Err(lost())));
-        let mut all = Vec::with_capacity(places.len());
-        for _ in places {
-            all.push(played.by_ref().take(cases.len()).collect::<Result<_, _>>()?);
-        }
-        Ok(all)
+        let mut played = played.into_iter();
+        places.iter().map(|_| played.by_ref().take(cases.len()).collect()).collect()
     }
 
-    pub(super) fn residuals_of_fitted_cases(
+    /// Returns the residuals of the fitted cases at one point, from simulations of whole runs.
+    pub(super) fn residuals_at(&self, place: &[f64]) -> Result<Vec<f64>, CalibrateError> {
+        let mut all =
+            self.residuals_of_fitted_cases(&[place.to_vec()], RunPartToSimulate::Whole)?;
+        Ok(all.remove(0))
+    }
+
+    fn residuals_of_fitted_cases(
         &self,
         places: &[Vec<f64>],
         length: RunPartToSimulate,
@@ -227,7 +198,7 @@ impl CalibrationCaseRunner<'_> {
         fitted.iter().flat_map(move |i| {
             let case = &self.cases[*i];
             // Stages share the weight of a run, unless it is the only one.
-            let share = if fitted.len() == 1 { case.load_stage_count_as_f64() } else { 1.0 };
+            let share = if fitted.len() == 1 { case.measured_stage_count() as f64 } else { 1.0 };
             let targets = case.targets.iter();
             targets.map(move |target| target.weight * share)
         })

@@ -207,7 +207,7 @@ impl FittedParameterChoice {
         columns: &[FitParameterColumn],
         lines: &LinearizedResiduals,
     ) -> RidgeFitPlan {
-        if lines.cross_validation_fold_count() < 2 {
+        if lines.cross_validation_units().len() < 2 {
             let wanted = if self.named { &self.chosen } else { &DEPLOYMENT_PARAMETERS[..] };
             let terms = matching_column_indices(columns, wanted, ColumnScope::Shared);
             return RidgeFitPlan {

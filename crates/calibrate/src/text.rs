@@ -34,15 +34,6 @@ impl FittedRoofline {
         self.aggregate_errors(set, statistics::median)
     }
 
-    /// Returns the mean absolute prediction errors over the runs of `set`, in the order of
-    /// [`FittedRoofline::median_error_percentages`].
-    pub fn mean_error_percentages(&self, set: FittedOrHeldOutRuns) -> [[Option<f64>; 3]; 2] {
-        self.aggregate_errors(set, |sizes| {
-            let n = sizes.len();
-            (n > 0).then(|| sizes.iter().sum::<f64>() / n as f64)
-        })
-    }
-
     fn aggregate_errors(
         &self,
         set: FittedOrHeldOutRuns,
@@ -67,7 +58,7 @@ impl FittedRoofline {
             }
             for (kind, [before, after]) in [
                 ("median", self.median_error_percentages(set)),
-                ("mean", self.mean_error_percentages(set)),
+                ("mean", self.aggregate_errors(set, |sizes| statistics::mean(&sizes))),
             ] {
                 let plain = |value: &Option<f64>| match value {
                     Some(value) => format!("{value:>8.1}"),

@@ -11,9 +11,9 @@ mod report;
 mod spec;
 mod validation;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use vllm_sim_engine::latency::{
     AiConfiguratorSetup, AiConfiguratorStepTimes, LatencyModel, RooflineCoefficients, RooflineModel,
@@ -24,6 +24,7 @@ use client::ClientRequestTiming;
 pub(crate) use client::SimulatedBenchClient;
 pub use error::RecordedRunValidationError;
 pub use report::{LatencyPrediction, RunLatencySummary};
+pub(crate) use report::{error_over_stages, measured_summaries};
 pub(crate) use spec::{RecordedRequest, RecordedRun};
 pub use validation::{VALIDATION_REPORT_SCHEMA, ValidatedRun, ValidationReport};
 use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
@@ -41,18 +42,7 @@ pub fn validate_recorded_runs(
     coefficients: &RooflineCoefficients,
     kernel_tables: Option<&Path>,
 ) -> Result<ValidationReport, RecordedRunValidationError> {
-    let io = |path: &Path| {
-        let path = path.to_owned();
-        move |error| RecordedRunValidationError::Io { path, error }
-    };
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(runs).map_err(io(runs))? {
-        let path = entry.map_err(io(runs))?.path();
-        if path.extension().is_some_and(|e| e == "json") {
-            files.push(path);
-        }
-    }
-    files.sort();
+    let files = recorded_run_files(runs)?;
     if files.is_empty() {
         return Err(RecordedRunValidationError::Empty(runs.to_owned()));
     }
@@ -62,9 +52,10 @@ pub fn validate_recorded_runs(
         if is_job_stop_requested() && !validated.is_empty() {
             break;
         }
-        let text = std::fs::read_to_string(&path).map_err(io(&path))?;
-        let json: Value = serde_json::from_str(&text)
-            .map_err(|error| RecordedRunValidationError::Json { path: path.clone(), error })?;
+        let json = read_recorded_run(&path)?;
+        for problem in questionable_fields(&json) {
+            tracing::warn!("{}: {problem}", path.display());
+        }
         match simulate_run(&json, coefficients, kernel_tables) {
             Ok(replays) => validated.push(ValidatedRun::new(&json, &replays)),
             Err(RecordedRunValidationError::Tables { run, error }) => {
@@ -78,6 +69,78 @@ pub fn validate_recorded_runs(
         progress_bar.add_finished_work_units(1);
     }
     Ok(ValidationReport { runs: validated, left_out })
+}
+
+/// Fields of a recorded run, apart from those of `vllm` and `workload`.
+const RUN_FIELDS: [&str; 19] = [
+    "actual",
+    "assumptions",
+    "dp",
+    "ep",
+    "experiment",
+    "group",
+    "hardware",
+    "id",
+    "model",
+    "model_config",
+    "peers",
+    "regime",
+    "roofline_factors",
+    "sampling",
+    "score_level",
+    "source",
+    "split",
+    "vllm",
+    "workload",
+];
+
+/// Describes the fields of a recorded run that are missing, unknown or unreadable although the run
+/// can be predicted.
+fn questionable_fields(run: &Value) -> Vec<String> {
+    let mut problems = Vec::new();
+    for key in run.as_object().into_iter().flat_map(Map::keys) {
+        if !RUN_FIELDS.contains(&key.as_str()) {
+            problems.push(format!("{key} is not a field of a recorded run, and is ignored"));
+        }
+    }
+    if !run["id"].is_string() {
+        problems.push("id must be a string: the run has no name in the report".to_owned());
+    }
+    let regime = run["regime"].as_str().unwrap_or_default();
+    let word = regime.split([' ', ':']).next().unwrap_or_default();
+    if !["stable", "overload", "mixed"].contains(&word) {
+        problems.push(format!(
+            "regime is {regime:?}, must begin with stable, overload or mixed: the run counts in no \
+             median by regime"
+        ));
+    }
+    if run["actual"]["summary"].is_null() && run["actual"]["stages"].is_null() {
+        problems.push("actual.summary is missing: the run is only predicted".to_owned());
+    }
+    problems
+}
+
+/// Returns the `*.json` files of a folder, sorted by name.
+pub(crate) fn recorded_run_files(
+    folder: &Path,
+) -> Result<Vec<PathBuf>, RecordedRunValidationError> {
+    let io = |error| RecordedRunValidationError::Io { path: folder.to_owned(), error };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(folder).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        if path.extension().is_some_and(|end| end == "json") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
+}
+
+pub(crate) fn read_recorded_run(path: &Path) -> Result<Value, RecordedRunValidationError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| RecordedRunValidationError::Io { path: path.to_owned(), error })?;
+    serde_json::from_str(&text)
+        .map_err(|error| RecordedRunValidationError::Json { path: path.to_owned(), error })
 }
 
 /// Predicts the latencies of one recorded run.

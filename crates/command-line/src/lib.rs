@@ -4,6 +4,10 @@ pub mod metric_requirement;
 pub mod output_files;
 pub mod progress;
 
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
 use anyhow::Result;
 use clap::Parser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
@@ -114,6 +118,18 @@ pub fn format_command_line(tool: &str, words: &[String]) -> String {
     line
 }
 
+/// Converts the seconds of a flag to a duration.
+///
+/// # Errors
+/// [`UsageError`] unless the value is a number above 0.
+pub fn parse_positive_seconds(flag: &str, value: f64) -> Result<Duration> {
+    let duration = Duration::try_from_secs_f64(value).ok();
+    match duration.filter(|duration| !duration.is_zero()) {
+        Some(duration) => Ok(duration),
+        None => refuse!("{flag} is {value}, must be a number of seconds above 0"),
+    }
+}
+
 /// Quotes a word for a POSIX shell if needed.
 pub fn shell_quote(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_./:=,+@%-".contains(c);
@@ -122,6 +138,54 @@ pub fn shell_quote(word: &str) -> String {
     } else {
         format!("'{}'", word.replace('\'', r"'\''"))
     }
+}
+
+/// Renders a heading and rows as the lines of a text table. The first `left_aligned` columns are
+/// aligned to the left, all others to the right.
+pub fn render_text_table(
+    head: &[String],
+    rows: &[Vec<String>],
+    left_aligned: usize,
+) -> Vec<String> {
+    let all = || std::iter::once(head).chain(rows.iter().map(Vec::as_slice));
+    let width = |column: usize| all().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..head.len()).map(width).collect();
+    let line = |row: &[String]| {
+        let cells = row.iter().zip(&widths).enumerate();
+        let cells = cells.map(|(column, (cell, &width))| match column < left_aligned {
+            true => format!("{cell:<width$}"),
+            false => format!("{cell:>width$}"),
+        });
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    all().map(line).collect()
+}
+
+/// Applies the function `play` to each item on up to `threads` threads; results are in the order of
+/// the items.
+pub fn map_in_parallel<T: Sync, R: Send + Sync>(
+    items: &[T],
+    threads: usize,
+    play: impl Fn(&T) -> R + Sync,
+) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let results: Vec<OnceLock<R>> = items.iter().map(|_| OnceLock::new()).collect();
+    let work = || {
+        loop {
+            let at = next.fetch_add(1, Ordering::Relaxed);
+            let (Some(item), Some(result)) = (items.get(at), results.get(at)) else {
+                return;
+            };
+            let _ = result.set(play(item));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads.clamp(1, items.len().max(1)) {
+            scope.spawn(work);
+        }
+        work();
+    });
+    results.into_iter().filter_map(OnceLock::into_inner).collect()
 }
 
 #[cfg(test)]

@@ -4,8 +4,8 @@ use serde_json::Value;
 
 use super::choices::{ModelRunner, ModelTask, PerRequestDraftStats, SystemFingerprintForm};
 use super::cli_mode::CliMode;
-use super::did_you_mean::closest_known_name;
-use super::error::ConfigError;
+use super::did_you_mean::spelling_hint;
+use super::error::{ConfigError, bail, invalid};
 use super::flag::FlagSpec;
 use super::flags::{api, engine, server};
 use super::imitated_engine::imitated_engine_command_line;
@@ -155,26 +155,21 @@ impl ApiConfig {
             read_parser_name(v, &api::TOOL_CALL_PARSER, &api::TOOL_PARSER_PLUGIN, tool_parsers)?;
         let enable_auto_tool_choice = v.get(&api::ENABLE_AUTO_TOOL_CHOICE)?;
         if v.cli_mode == CliMode::Vllm && enable_auto_tool_choice && tool_call_parser.is_none() {
-            return Err(ConfigError::Invalid(
-                "--enable-auto-tool-choice requires --tool-call-parser".to_owned(),
-            ));
+            bail!("--enable-auto-tool-choice requires --tool-call-parser");
         }
         let details = &api::ENABLE_PROMPT_TOKENS_DETAILS;
         let per_request_metrics = v.get(&api::ENABLE_PER_REQUEST_METRICS)?;
         if per_request_metrics && v.get(&server::DISABLE_LOG_STATS)? {
-            return Err(ConfigError::Invalid(
+            bail!(
                 "--enable-per-request-metrics requires engine statistics logging; \
                  remove --disable-log-stats to enable per-request metrics."
-                    .to_owned(),
-            ));
+            );
         }
         if v.cli_mode == CliMode::Vllm
             && v.get(&server::ENABLE_LOG_OUTPUTS)?
             && !v.get(&server::ENABLE_LOG_REQUESTS)?
         {
-            return Err(ConfigError::Invalid(
-                "--enable-log-outputs requires --enable-log-requests".to_owned(),
-            ));
+            bail!("--enable-log-outputs requires --enable-log-requests");
         }
         v.get_choice(&api::TOOL_STRICT_LEVEL)?;
         let (fingerprint, fingerprint_value) = read_system_fingerprint(v)?;
@@ -241,9 +236,7 @@ fn read_system_fingerprint(
     let mode = v.get_choice(&api::FINGERPRINT_MODE)?.unwrap_or_default();
     let typed = v.get(&api::FINGERPRINT_VALUE)?;
     if mode == SystemFingerprintForm::Custom && typed.is_none() {
-        return Err(ConfigError::Invalid(
-            "--fingerprint-mode custom requires --fingerprint-value".to_owned(),
-        ));
+        bail!("--fingerprint-mode custom requires --fingerprint-value");
     }
     Ok((mode, typed))
 }
@@ -269,11 +262,10 @@ fn read_parser_name(
         ));
         return Ok(Some(name.to_owned()));
     }
-    let hint = closest_known_name(name, known.iter().copied())
-        .map_or_else(String::new, |near| format!("; did you mean {near}?"));
+    let hint = spelling_hint(name, known.iter().copied());
     let kind = flag.name.replace('-', " ");
     let list = known.join(",");
-    Err(ConfigError::Invalid(format!("invalid {kind}: {name} (chose from {{ {list} }}){hint}")))
+    Err(invalid!("invalid {kind}: {name} (chose from {{ {list} }}){hint}"))
 }
 
 /// Reads the level of detail of draft-token statistics, which needs speculative decoding unless the
@@ -288,11 +280,10 @@ fn read_per_request_draft_stats(v: &FlagValues) -> Result<PerRequestDraftStats, 
         || v.is_flag_set(&engine::SPEC_TOKENS)
         || keys.iter().any(|flag| v.is_flag_set(flag));
     if chosen != PerRequestDraftStats::None && !drafts {
-        return Err(ConfigError::Invalid(
+        bail!(
             "--per-request-spec-decode-metrics requires speculative decoding to be enabled (via \
              --speculative-config)."
-                .to_owned(),
-        ));
+        );
     }
     Ok(chosen)
 }

@@ -2,7 +2,7 @@
 
 use super::choices::{PerformanceMode, SchedulerKind};
 use super::cli_mode::CliMode;
-use super::error::ConfigError;
+use super::error::{ConfigError, bail};
 use super::flags::engine;
 use super::values::FlagValues;
 use vllm_sim_engine::latency::find_gpu;
@@ -152,10 +152,10 @@ fn check_token_budget(
     let flag = &engine::MAX_NUM_BATCHED_TOKENS;
     let threshold = v.get(&engine::LONG_PREFILL_TOKEN_THRESHOLD)?;
     if v.cli_mode == CliMode::Vllm && threshold > context {
-        return Err(ConfigError::Invalid(format!(
+        bail!(
             "long_prefill_token_threshold ({threshold}) cannot be greater than the max_model_len \
              ({context})."
-        )));
+        );
     }
     let chunked = v.get(&engine::ENABLE_CHUNKED_PREFILL)?;
     let least = if chunked { seqs } else { seqs.max(context) };

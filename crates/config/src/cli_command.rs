@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::cli_mode::CliMode;
 use super::did_you_mean::closest_known_name;
-use super::error::ConfigError;
+use super::error::{ConfigError, bail};
 use super::imitated_engine::{ImitatedEngineCommandLine, OTHER_COMMAND_LINES, select_command_line};
 use vllm_sim_observe::metrics::MetricsCompat;
 
@@ -180,9 +180,7 @@ fn parse_launch<'a>(
     let show =
         |action| CliCommandInvocation { action, cli_mode: None, takes_model: false, ..serve(&[]) };
     let [what, rest @ ..] = words else {
-        return Err(ConfigError::Invalid(
-            "launch needs the part of the API to serve: launch render".to_owned(),
-        ));
+        bail!("launch needs the part of the API to serve: launch render");
     };
     match what.as_str() {
         "render" => Ok(CliCommandInvocation { render: true, ..serve(rest) }),

@@ -5,7 +5,7 @@
 //! lists up to the next flag.
 
 use super::did_you_mean::closest_known_name;
-use super::error::ConfigError;
+use super::error::{ConfigError, bail, invalid};
 use super::flag::{FlagKind, FlagSpec};
 use super::flags::{self, all_effective_flags};
 use super::ignored::{self, IgnoredFlagArity};
@@ -225,7 +225,7 @@ impl<'a> CommandLineParser<'a> {
         inline: Option<&str>,
     ) -> Result<(), ConfigError> {
         if inline.is_some() {
-            return Err(ConfigError::Invalid(format!("{word}: takes no value")));
+            bail!("{word}: takes no value");
         }
         match known {
             KnownFlag::Ours(flag) => {
@@ -275,7 +275,7 @@ impl<'a> CommandLineParser<'a> {
                 self.at += 1;
                 Ok(word)
             }
-            _ => Err(ConfigError::Invalid(format!("--{typed} needs a value"))),
+            _ => Err(invalid!("--{typed} needs a value")),
         }
     }
 

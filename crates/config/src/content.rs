@@ -4,7 +4,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::engine::read_delay_with_std_dev;
-use super::error::ConfigError;
+use super::error::{ConfigError, bail, invalid};
 use super::flags::content;
 use super::model::ModelConfig;
 use super::values::FlagValues;
@@ -116,7 +116,7 @@ fn read_media_rules(v: &FlagValues, model: &ModelConfig) -> Result<MediaTokenRul
     let usual = config_json(model)
         .map_or_else(MediaTokenRules::default, MediaTokenRules::from_model_config);
     let rules = usual.override_rules_from_json(&v.get(flag)?.unwrap_or_default());
-    rules.map_err(|problem| ConfigError::Invalid(format!("{}: {problem}", flag.name)))
+    rules.map_err(|problem| invalid!("{}: {problem}", flag.name))
 }
 
 /// Returns whether replies that echo the prompt are cut to their token limit, as in vLLM; llm-d
@@ -150,9 +150,7 @@ fn read_reply_dataset(
     if let Some(hex) = &sha256
         && (hex.len() != 64 || !hex.bytes().all(|digit| digit.is_ascii_hexdigit()))
     {
-        return Err(ConfigError::Invalid(format!(
-            "dataset-sha256 must be 64 hex digits, got {hex:?}"
-        )));
+        bail!("dataset-sha256 must be 64 hex digits, got {hex:?}");
     }
     let Some(path) = v.get(&content::DATASET_PATH)? else {
         for (flag, given) in [
@@ -160,15 +158,13 @@ fn read_reply_dataset(
             (content::REPLAY_TIMING.name, replay_timing),
         ] {
             if given {
-                return Err(ConfigError::Invalid(format!(
-                    "dataset-path is required when {flag} is set"
-                )));
+                bail!("dataset-path is required when {flag} is set");
             }
         }
         return Ok(None);
     };
     if mode == ReplyTextMode::Echo {
-        return Err(ConfigError::Invalid("dataset cannot be defined in echo mode".to_owned()));
+        bail!("dataset cannot be defined in echo mode");
     }
     Ok(Some(ReplyDatasetConfig {
         path,

@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::choices::PerformanceMode;
-use super::error::ConfigError;
+use super::error::{ConfigError, invalid};
 use super::flags::engine;
 use super::values::FlagValues;
 use vllm_sim_engine::latency::{CudaGraphLimits, CudaGraphs, find_gpu};
@@ -49,10 +49,10 @@ pub(super) fn cuda_graph_batch_sizes(
         let valid = graphs.cudagraph_capture_sizes().last().copied().unwrap_or(0);
         return match most.filter(|most| *most != valid) {
             None => Ok(graphs),
-            Some(most) => Err(ConfigError::Invalid(format!(
+            Some(most) => Err(invalid!(
                 "customized max_cudagraph_capture_size(={most}) should be consistent with the max \
                  value of cudagraph_capture_sizes(={valid})"
-            ))),
+            )),
         };
     }
     let name = v.get(&engine::GPU)?;
@@ -117,7 +117,5 @@ fn read_max_capture_size(
 }
 
 fn mutually_exclusive_error(flag: &str, key: &str) -> ConfigError {
-    ConfigError::Invalid(format!(
-        "--{flag} and --compilation-config['{key}'] are mutually exclusive"
-    ))
+    invalid!("--{flag} and --compilation-config['{key}'] are mutually exclusive")
 }

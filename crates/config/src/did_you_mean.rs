@@ -23,6 +23,13 @@ pub fn closest_known_name<'n>(
         .map(|(.., name)| name)
 }
 
+/// Returns the end of a message about the unknown name `typed`, which asks whether the closest of
+/// `names` was meant; empty if none is similar.
+pub(super) fn spelling_hint<'n>(typed: &str, names: impl Iterator<Item = &'n str>) -> String {
+    let nearest = closest_known_name(typed, names);
+    nearest.map_or_else(String::new, |near| format!("; did you mean {near}?"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

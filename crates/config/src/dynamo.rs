@@ -9,7 +9,7 @@
 use serde_json::{Map, Value};
 
 use super::error::ConfigError;
-use super::flag::FlagSpec;
+use super::flag::{FlagSpec, value_to_flag_text};
 use super::flags::{engine, kv, model, server};
 use super::layers::{ConfigLayer, FlagValueSource};
 
@@ -288,13 +288,6 @@ fn kernel_table_key_name(key: &str) -> Option<&str> {
     let name = key.strip_prefix("aic_").or_else(|| key.strip_prefix("ais_"))?;
     let known = KERNEL_TABLE_KEY_FLAGS.iter().any(|(known, _)| *known == name);
     (known || IGNORED_KERNEL_TABLE_KEYS.contains(&name)).then_some(name)
-}
-
-fn value_to_flag_text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
-    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::api::ApiConfig;
 use super::choices::EncoderTensorParallelMode;
-use super::error::ConfigError;
+use super::error::{ConfigError, bail};
 use super::flags::engine;
 use super::latency_source::StepLatencySource;
 use super::model::ModelConfig;
@@ -64,10 +64,10 @@ impl MediaEncoderConfig {
             ));
         }
         if whole && largest > tokens {
-            return Err(ConfigError::Invalid(format!(
+            bail!(
                 "Chunked MM input disabled but max_tokens_per_mm_item={largest} is larger than \
                  max_num_batched_tokens={tokens}. Please increase max_num_batched_tokens."
-            )));
+            );
         }
         Ok(Some(Self {
             budget: tokens.max(largest),

@@ -10,8 +10,9 @@ use vllm_sim_service::{AdmissionLimits, ServingRole};
 use super::batch_limits::SchedulerBatchLimits;
 use super::choices::{KvOffloadBackend, LatencyModelKind, ModelTask, SchedulerKind};
 use super::cli_mode::CliMode;
+use super::delay_limit::check_delays_with_factors;
 use super::encoder::MediaEncoderConfig;
-use super::error::ConfigError;
+use super::error::{ConfigError, bail, invalid};
 use super::flag::Flag;
 use super::flags::{self, engine, faults, kv};
 use super::kv_cache::KvCacheCapacity;
@@ -79,7 +80,7 @@ pub struct EngineConfig {
     pub replicas: ServerReplicaConfig,
     /// Settings of the SGLang scheduler.
     pub sglang: SglangSchedulerConfig,
-    /// Quantization method of the weights, as typed (`--quantization`).
+    /// Quantization method of the weights, in lower case (`--quantization`).
     pub quantization: Option<String>,
 }
 
@@ -294,7 +295,7 @@ impl EngineConfig {
             replicas: ServerReplicaConfig::from_values(v)?,
             sglang: SglangSchedulerConfig::from_values(v)?,
             transfer: KvTransferCostConfig::from_values(v)?,
-            quantization: v.get(&flags::model::QUANTIZATION)?,
+            quantization: v.get(&flags::model::QUANTIZATION)?.map(|it| it.to_ascii_lowercase()),
         })
     }
 
@@ -372,9 +373,7 @@ fn async_scheduling(
     let reason = speculative.and_then(|s| s.synchronous.as_deref());
     if let Some(reason) = reason {
         if typed {
-            return Err(ConfigError::Invalid(format!(
-                "Async scheduling is not supported by the V1 model runner with {reason}."
-            )));
+            bail!("Async scheduling is not supported by the V1 model runner with {reason}.");
         }
         let rule = format!("the V1 model runner does not schedule ahead with {reason}");
         v.add_warning(format!("Async scheduling is disabled because {rule}."));
@@ -403,10 +402,9 @@ fn read_serving_role(v: &FlagValues) -> Result<ServingRole, ConfigError> {
         ((false, false), _) => Ok(chosen),
         ((true, false), false) => Ok(ServingRole::Prefill),
         ((false, true), false) => Ok(ServingRole::Decode),
-        _ => Err(ConfigError::Invalid(
+        _ => Err(invalid!(
             "--is-prefill-worker, --is-decode-worker and --disaggregation-mode cannot be used \
              together"
-                .to_owned(),
         )),
     }
 }
@@ -445,9 +443,7 @@ fn latency_source(v: &FlagValues) -> Result<StepLatencySource, ConfigError> {
     if kind == LatencyModelKind::Aic || (is_auto && tables.folder.is_some()) {
         return match gpu {
             true => Ok(StepLatencySource::Aic(tables)),
-            false => Err(ConfigError::Invalid(
-                "kernel tables (--latency-model aic, --aic-data) require --gpu".to_owned(),
-            )),
+            false => Err(invalid!("kernel tables (--latency-model aic, --aic-data) require --gpu")),
         };
     }
     for (name, given) in
@@ -462,12 +458,12 @@ fn latency_source(v: &FlagValues) -> Result<StepLatencySource, ConfigError> {
         (LatencyModelKind::Aic | LatencyModelKind::Delays, _) => Ok(StepLatencySource::Delays),
         (LatencyModelKind::Polynomial, _) => Ok(StepLatencySource::Polynomial),
         (LatencyModelKind::Roofline, _) if !gpu => {
-            Err(ConfigError::Invalid("--latency-model roofline requires --gpu".to_owned()))
+            Err(invalid!("--latency-model roofline requires --gpu"))
         }
         (LatencyModelKind::Roofline, _) => Ok(roofline),
-        (LatencyModelKind::Profile, None) => Err(ConfigError::Invalid(
-            "--latency-model profile requires --latency-profile".to_owned(),
-        )),
+        (LatencyModelKind::Profile, None) => {
+            Err(invalid!("--latency-model profile requires --latency-profile"))
+        }
         (LatencyModelKind::Auto | LatencyModelKind::Profile, Some(profile)) => {
             Ok(StepLatencySource::Profile(profile))
         }
@@ -482,11 +478,10 @@ fn scheduler_for_replay_timing(
     typed: SchedulerKind,
 ) -> Result<SchedulerKind, ConfigError> {
     if typed != SchedulerKind::Pool && v.is_flag_set(&engine::SCHEDULER) {
-        return Err(ConfigError::Invalid(
+        bail!(
             "--replay-timing releases each token at its recorded time, so it needs --scheduler \
              pool; batching schedulers compute the times of tokens"
-                .to_owned(),
-        ));
+        );
     }
     if typed != SchedulerKind::Pool {
         v.record_derived_value(&engine::SCHEDULER, "pool");
@@ -509,11 +504,10 @@ fn read_scheduler_kind(
         return Ok(typed);
     }
     if v.is_flag_set(flag) {
-        return Err(ConfigError::Invalid(
+        bail!(
             "--latency-model, --latency-profile and --gpu need --scheduler vllm or sglang: the \
              pool scheduler uses fixed delays instead of step times"
-                .to_owned(),
-        ));
+        );
     }
     v.record_derived_value(flag, "vllm");
     Ok(SchedulerKind::Vllm)
@@ -553,7 +547,7 @@ fn read_latency_calculator(v: &FlagValues) -> Result<TtftFormula, ConfigError> {
 }
 
 fn read_delays(v: &FlagValues) -> Result<TokenDelays, ConfigError> {
-    Ok(TokenDelays {
+    let delays = TokenDelays {
         calculator: read_latency_calculator(v)?,
         ttft: read_delay_with_std_dev(
             v,
@@ -580,7 +574,8 @@ fn read_delays(v: &FlagValues) -> Result<TokenDelays, ConfigError> {
         kv_transfer_per_token_std_dev: v.get(&engine::KV_CACHE_TRANSFER_TIME_STD_DEV)?,
         factor_under_load: v.get(&engine::TIME_FACTOR_UNDER_LOAD)?,
         speedup: read_speedup_ratio(v, &engine::SPEEDUP_RATIO)? / v.get(&faults::LATENCY_FACTOR)?,
-    })
+    };
+    check_delays_with_factors(v, delays)
 }
 
 impl SglangSchedulerConfig {

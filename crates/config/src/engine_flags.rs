@@ -3,7 +3,7 @@
 use super::cli_mode::CliMode;
 use super::command_line::{self, UnknownFlagPolicy};
 use super::did_you_mean::closest_known_name;
-use super::error::ConfigError;
+use super::error::{ConfigError, bail, invalid};
 use super::flag::FlagSpec;
 use super::flags::all_effective_flags;
 use super::flags::content::SEED;
@@ -54,11 +54,11 @@ pub fn load_single_engine_config(
     let unused: Vec<String> = unused.map(|name| format!("--{name}")).collect();
     let unused = [unused, typed.ignored].concat();
     if !unused.is_empty() {
-        return Err(ConfigError::Invalid(format!(
+        bail!(
             "{}: no effect here; of the flags of `vllm-sim serve`, only those that describe one \
              engine apply",
             unused.join(", ")
-        )));
+        );
     }
     let (loaded, rest) = load_config_and_unknown_args(words, cli_mode, env)?;
     let engine = &loaded.config.engine;
@@ -76,10 +76,10 @@ pub fn load_single_engine_config(
 fn several_engines_error(loaded: &LoadedConfig, name: &str, value: u32) -> ConfigError {
     let found = loaded.resolved_flags.iter().find(|flag| flag.name == name);
     let origin = found.map_or_else(String::new, |flag| format!(" (from {})", flag.source));
-    ConfigError::Invalid(format!(
+    invalid!(
         "--{name} is {value}{origin}, but must be 1 here: these flags describe one engine; \
          `replay` and `sweep` take --num-workers"
-    ))
+    )
 }
 
 /// Returns whether a flag affects the speed of an engine or names a file of such flags.

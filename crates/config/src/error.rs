@@ -79,3 +79,19 @@ impl ConfigError {
         }
     }
 }
+
+/// Creates a [`ConfigError::Invalid`] from a format string and its arguments.
+macro_rules! invalid {
+    ($($words:tt)*) => {
+        $crate::error::ConfigError::Invalid(format!($($words)*))
+    };
+}
+
+/// Returns a [`ConfigError::Invalid`] from the enclosing function, like `anyhow::bail!`.
+macro_rules! bail {
+    ($($words:tt)*) => {
+        return Err($crate::error::invalid!($($words)*))
+    };
+}
+
+pub(crate) use {bail, invalid};

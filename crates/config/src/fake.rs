@@ -5,10 +5,10 @@
 
 use serde_json::{Map, Value};
 
-use super::did_you_mean::closest_known_name;
-use super::error::ConfigError;
+use super::did_you_mean::spelling_hint;
+use super::error::{ConfigError, bail, invalid};
 use super::values::FlagValues;
-use vllm_sim_engine::duration;
+use vllm_sim_observe::metrics::Waveform;
 
 /// Keys of fake histograms that take counts per bucket, each with its maximum number of buckets. If
 /// llm-d-inference-sim limits this number too, its name of the metric follows.
@@ -41,8 +41,6 @@ const GAUGE_KEYS: [&str; 3] = ["running-requests", "waiting-requests", "kv-cache
 
 const OTHER_KEYS: [&str; 2] = ["loras", "request-success-total"];
 
-const GAUGE_FUNCTION_NAMES: [&str; 4] = ["oscillate", "ramp", "rampreset", "squarewave"];
-
 const FINISH_REASONS: [&str; 5] =
     ["stop", "length", "tool_calls", "remote_decode", "cache_threshold"];
 
@@ -58,8 +56,7 @@ fn check_fake_metrics(
     object.retain(|key, _| {
         let known = fake_metric_keys().any(|known| known == key);
         if !known {
-            let hint = closest_known_name(key, fake_metric_keys())
-                .map_or_else(String::new, |near| format!("; did you mean {near}?"));
+            let hint = spelling_hint(key, fake_metric_keys());
             warn(format!("unknown key {key} in fake-metrics{hint}"));
         }
         known
@@ -103,10 +100,6 @@ fn fake_metric_keys() -> impl Iterator<Item = &'static str> {
     GAUGE_KEYS.into_iter().chain(TOTAL_KEYS).chain(OTHER_KEYS).chain(buckets)
 }
 
-fn invalid_fake_metrics(words: impl Into<String>) -> ConfigError {
-    ConfigError::Invalid(words.into())
-}
-
 fn non_null_value<'a>(object: &'a Map<String, Value>, key: &str) -> Option<&'a Value> {
     object.get(key).filter(|value| !value.is_null())
 }
@@ -122,60 +115,17 @@ fn check_gauge(
         return Ok(());
     };
     if let Some(text) = value.as_str() {
-        let (start, end) = gauge_function_range(text)?;
+        let Waveform { start, end, .. } = text.parse::<Waveform>().map_err(ConfigError::Invalid)?;
         if start > greatest || end > greatest {
-            return Err(invalid_fake_metrics(format!("{ends_outside} ({key} is {text:?})")));
+            bail!("{ends_outside} ({key} is {text:?})");
         }
         return Ok(());
     }
     match value.as_f64() {
         Some(number) if (0.0..=greatest).contains(&number) => Ok(()),
-        Some(number) => Err(invalid_fake_metrics(format!("{outside} ({key} is {number})"))),
-        None => Err(invalid_fake_metrics(format!(
-            "fake metrics {key} must be a number or a function, not {value}"
-        ))),
+        Some(number) => Err(invalid!("{outside} ({key} is {number})")),
+        None => Err(invalid!("fake metrics {key} must be a number or a function, not {value}")),
     }
-}
-
-fn gauge_function_range(text: &str) -> Result<(f64, f64), ConfigError> {
-    let unreadable = |why: String| {
-        invalid_fake_metrics(format!("unknown format in fake metric generation function: {why}"))
-    };
-    let parts: Vec<&str> = text.split(':').collect();
-    let &[name, start, end, period] = parts.as_slice() else {
-        return Err(unreadable(format!(
-            "need func:start:end:period in fake metric generation function, not {text:?}"
-        )));
-    };
-    if !GAUGE_FUNCTION_NAMES.contains(&name) {
-        return Err(invalid_fake_metrics(format!(
-            "invalid fake metrics generation function {name}, valid functions are: {}",
-            GAUGE_FUNCTION_NAMES.join(", ")
-        )));
-    }
-    let number = |text: &str| {
-        text.parse::<f64>()
-            .ok()
-            .filter(|n| n.is_finite())
-            .ok_or_else(|| unreadable(format!("{text:?} is not a number")))
-    };
-    let (start, end) = (number(start)?, number(end)?);
-    // Go's message: a duration needs a unit here.
-    let typed = duration::parse_signed_duration(period, 1)
-        .map_err(|why| unreadable(format!("time: invalid duration {period:?}: {why}")))?;
-    if typed.bare {
-        return Err(unreadable(format!("time: missing unit in duration {period:?}")));
-    }
-    let parameter = |what: &str| {
-        invalid_fake_metrics(format!("invalid fake metrics generation parameter: {what}"))
-    };
-    if typed.nanos <= 0 {
-        return Err(parameter("period must be positive"));
-    }
-    if start < 0.0 || end < 0.0 {
-        return Err(parameter("start and end must not be negative"));
-    }
-    Ok((start, end))
 }
 
 fn check_histogram_buckets(
@@ -188,30 +138,26 @@ fn check_histogram_buckets(
         return Ok(());
     };
     let Some(items) = value.as_array() else {
-        return Err(invalid_fake_metrics(format!(
-            "fake metrics {key} must be an array of counts, not {value}"
-        )));
+        bail!("fake metrics {key} must be an array of counts, not {value}");
     };
     if items.len() > longest {
         let name = name.unwrap_or(key);
-        return Err(invalid_fake_metrics(format!(
+        bail!(
             "fake {name} array is too long: {} values, at most {longest} are allowed",
             items.len()
-        )));
+        );
     }
     for item in items {
         match item.as_i64() {
             Some(0..) => {}
-            Some(_) => {
-                return Err(invalid_fake_metrics(name.map_or_else(
-                    || format!("fake metrics {key} cannot contain negative values"),
-                    |name| format!("{name} fake metrics should contain only non-negative values"),
-                )));
-            }
+            Some(_) => match name {
+                None => bail!("fake metrics {key} cannot contain negative values"),
+                Some(name) => {
+                    bail!("{name} fake metrics should contain only non-negative values")
+                }
+            },
             None => {
-                return Err(invalid_fake_metrics(format!(
-                    "fake metrics {key} must be an array of counts, not of {item}"
-                )));
+                bail!("fake metrics {key} must be an array of counts, not of {item}");
             }
         }
     }
@@ -223,23 +169,21 @@ fn check_totals(object: &Map<String, Value>) -> Result<(), ConfigError> {
         match non_null_value(object, key).map(|value| (value, value.as_i64())) {
             None | Some((_, Some(0..))) => {}
             Some((_, Some(_))) => {
-                return Err(invalid_fake_metrics(format!("fake metrics {key} cannot be negative")));
+                bail!("fake metrics {key} cannot be negative");
             }
             Some((value, None)) => {
-                return Err(invalid_fake_metrics(format!(
-                    "fake metrics {key} must be a whole number, not {value}"
-                )));
+                bail!("fake metrics {key} must be a whole number, not {value}");
             }
         }
     }
     let hits = non_null_value(object, "prefix-cache-hits").and_then(Value::as_i64);
     let queries = non_null_value(object, "prefix-cache-queries").and_then(Value::as_i64);
     match (hits, queries) {
-        (Some(hits), Some(queries)) if hits > queries => Err(invalid_fake_metrics(format!(
+        (Some(hits), Some(queries)) if hits > queries => Err(invalid!(
             "fake metrics prefix-cache-hits cannot exceed prefix-cache-queries ({hits} > {queries})"
-        ))),
-        (Some(_), None) | (None, Some(_)) => Err(invalid_fake_metrics(
-            "fake metrics prefix-cache-hits and prefix-cache-queries must be specified together",
+        )),
+        (Some(_), None) | (None, Some(_)) => Err(invalid!(
+            "fake metrics prefix-cache-hits and prefix-cache-queries must be specified together"
         )),
         _ => Ok(()),
     }
@@ -251,21 +195,17 @@ fn check_request_success_totals(object: &Map<String, Value>) -> Result<(), Confi
         return Ok(());
     };
     let Some(counts) = value.as_object() else {
-        return Err(invalid_fake_metrics(format!(
-            "fake metrics {key} must be an object, not {value}"
-        )));
+        bail!("fake metrics {key} must be an object, not {value}");
     };
     for (reason, count) in counts {
         if !FINISH_REASONS.contains(&reason.as_str()) {
-            return Err(invalid_fake_metrics(format!(
+            bail!(
                 "invalid finish reason in request-success-total: {reason}, valid reasons are: {}",
                 FINISH_REASONS.join(", ")
-            )));
+            );
         }
         if count.as_i64().is_none_or(|n| n < 0) {
-            return Err(invalid_fake_metrics(format!(
-                "fake metrics {key}.{reason} cannot be negative, got {count}"
-            )));
+            bail!("fake metrics {key}.{reason} cannot be negative, got {count}");
         }
     }
     Ok(())
@@ -274,9 +214,9 @@ fn check_request_success_totals(object: &Map<String, Value>) -> Result<(), Confi
 /// Converts the LoRA adapters in `loras` to objects; YAML files hold them as JSON texts.
 fn lora_texts_to_objects(loras: &Value) -> Result<Value, ConfigError> {
     let wrong = |value: &Value| {
-        invalid_fake_metrics(format!(
+        invalid!(
             "fake metrics loras must be a list of {{\"running\", \"waiting\", \"timestamp\"}}, not {value}"
-        ))
+        )
     };
     if loras.is_null() {
         return Ok(Value::Array(Vec::new()));

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-use super::error::ConfigError;
+use super::error::{ConfigError, invalid};
 use super::flags::faults;
 use super::values::FlagValues;
 use vllm_sim_engine::duration;
@@ -82,9 +82,7 @@ impl FaultInjectionConfig {
 /// Parses a schedule of lost KV event messages: `3/10s` means three messages every ten seconds.
 fn read_gaps(typed: &str) -> Result<KvEventLossSchedule, ConfigError> {
     let wrong = |why: &str| {
-        ConfigError::Invalid(format!(
-            "kv-event-gaps is {typed:?}, must be MESSAGES/INTERVAL such as 3/10s: {why}"
-        ))
+        invalid!("kv-event-gaps is {typed:?}, must be MESSAGES/INTERVAL such as 3/10s: {why}")
     };
     let (messages, interval) = typed.split_once('/').ok_or_else(|| wrong("there is no '/'"))?;
     let messages = messages.trim().parse::<u32>().ok().filter(|n| *n > 0);
@@ -100,5 +98,5 @@ fn unknown_fault_error(typed: &str) -> ConfigError {
     let allowed = InjectedFailure::ALL_INJECTED_FAILURES
         .map(InjectedFailure::injected_failure_name)
         .join(", ");
-    ConfigError::Invalid(format!("invalid failure type '{typed}', valid types are: {allowed}"))
+    invalid!("invalid failure type '{typed}', valid types are: {allowed}")
 }

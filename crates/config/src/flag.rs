@@ -3,6 +3,8 @@
 
 use std::ops::Deref;
 
+use serde_json::Value;
+
 use super::cli_mode::CliMode;
 use super::group::FlagHelpGroup;
 
@@ -330,5 +332,13 @@ impl FlagSpec {
             FlagKind::Choice(words) => words,
             _ => &[],
         }
+    }
+}
+
+/// Returns the text that a JSON value has as the value of a flag.
+pub(super) fn value_to_flag_text(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
     }
 }

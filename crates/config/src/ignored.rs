@@ -8,7 +8,7 @@
 
 use std::sync::LazyLock;
 
-use super::error::ConfigError;
+use super::error::{ConfigError, invalid};
 use super::flag::FlagSpec;
 use super::flags;
 use vllm_sim_wire::VllmVersion;
@@ -232,11 +232,11 @@ pub(super) fn refuse_flags_of_other_releases(
     });
     match missing.min_by_key(|(typed, _)| *typed) {
         None => Ok(()),
-        Some((typed, flag)) => Err(ConfigError::Invalid(format!(
+        Some((typed, flag)) => Err(invalid!(
             "unrecognized arguments: {typed} (vLLM {} has no such flag; {})",
             version.as_str(),
             flag.releases_with_flag(imitated)
-        ))),
+        )),
     }
 }
 

@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::choices::{KvOffloadBackend, SchedulerKind};
 use super::cli_mode::CliMode;
 use super::engine::EngineConfig;
-use super::error::ConfigError;
+use super::error::{ConfigError, bail};
 use super::flags::{self, kv};
 use super::model::ModelConfig;
 use super::reserved_memory::ReservedGpuMemory;
@@ -71,18 +71,16 @@ fn describe_block_count_source(engine: &EngineConfig) -> &'static str {
 /// Rejects engine settings that are not simulated for models with several groups of layers.
 fn check_groups(engine: &EngineConfig) -> Result<(), ConfigError> {
     if engine.scheduling.victim == PreemptionVictim::First {
-        return Err(ConfigError::Invalid(
+        bail!(
             "--preemption-mode: fifo is not simulated for models with sliding-window or state \
              layers; use lifo, or --disable-hybrid-kv-cache-manager for sliding windows"
-                .to_owned(),
-        ));
+        );
     }
     if engine.parallel.context > 1 {
-        return Err(ConfigError::Invalid(
+        bail!(
             "--decode-context-parallel-size: the KV cache of sliding-window and state layers \
              cannot be shared between GPUs"
-                .to_owned(),
-        ));
+        );
     }
     Ok(())
 }
@@ -230,6 +228,38 @@ impl KvCacheCapacity {
         }
         Ok(())
     }
+}
+
+/// Warns if the configured number of KV blocks is too small for a request of `max_model_len`
+/// tokens, where [`KvCacheCapacity`] is unknown.
+pub(super) fn warn_of_too_few_blocks(v: &FlagValues, model: &ModelConfig, engine: &EngineConfig) {
+    let cache = &engine.prefix_cache;
+    let has_blocks = engine.scheduler != SchedulerKind::Pool
+        || cache.enable_kvcache
+        || cache.enable_prefix_caching;
+    let flags = [&kv::NUM_GPU_BLOCKS_OVERRIDE.spec, &kv::KV_CACHE_SIZE.spec];
+    let typed = flags.into_iter().find(|flag| v.is_flag_set(flag));
+    let (true, None, Some(flag), Some(blocks)) =
+        (has_blocks, &engine.kv_cache, typed, engine.memory.num_blocks)
+    else {
+        return;
+    };
+    // vLLM's count includes a null block, llm-d's does not.
+    let usable = blocks.saturating_sub(u32::from(!cache.enable_kvcache));
+    let context = model.max_model_len;
+    if usable >= context.div_ceil(engine.block_size.max(1)) {
+        return;
+    }
+    let refusal = match v.cli_mode {
+        CliMode::Vllm => "; vLLM would refuse to start",
+        CliMode::Llmd => "",
+    };
+    v.add_warning(format!(
+        "--{} {blocks} is too small for a request of --max-model-len ({context}) tokens: {usable} \
+         blocks hold {} tokens{refusal}",
+        flag.name,
+        u64::from(usable) * u64::from(engine.block_size),
+    ));
 }
 
 fn format_gib(bytes: f64) -> String {

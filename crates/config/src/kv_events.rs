@@ -2,7 +2,7 @@ use serde_json::{Map, Value};
 
 use super::did_you_mean::closest_known_name;
 use super::engine::EngineConfig;
-use super::error::ConfigError;
+use super::error::{ConfigError, invalid};
 use super::flags::kv;
 use super::preview;
 use super::values::FlagValues;
@@ -235,9 +235,9 @@ fn port_of(endpoint: &str) -> Option<u32> {
 /// each.
 fn check_ports_disjoint(events: &str, replay: &str, ranks: u32) -> Result<(), ConfigError> {
     match (port_of(events), port_of(replay)) {
-        (Some(a), Some(b)) if a.abs_diff(b) < ranks => Err(ConfigError::Invalid(format!(
+        (Some(a), Some(b)) if a.abs_diff(b) < ranks => Err(invalid!(
             "zmq-endpoint ({events}) and kv-events-replay-endpoint ({replay}) ports collide"
-        ))),
+        )),
         _ => Ok(()),
     }
 }

@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 
 use super::choices::{KvOffloadBackend, SchedulerKind};
 use super::engine::EngineConfig;
-use super::error::ConfigError;
+use super::error::{ConfigError, bail};
+use super::flag::value_to_flag_text;
 use super::flags::{self, kv};
 use super::kv_cache;
 use super::kv_transfer::KvTransferConfig;
@@ -250,10 +251,7 @@ impl OffloadConnectorSettings {
     }
 
     fn wrong_value_error(&self, v: &FlagValues, key: &str, expected: &str) -> ConfigError {
-        let value = match self.extra.get(key) {
-            Some(Value::String(text)) => text.clone(),
-            other => other.unwrap_or(&Value::Null).to_string(),
-        };
+        let value = value_to_flag_text(self.extra.get(key).unwrap_or(&Value::Null));
         let key = format!("kv_connector_extra_config.{key}");
         v.unreadable_json_value_error(&kv::KV_TRANSFER_CONFIG, &key, &value, expected)
     }
@@ -403,11 +401,11 @@ impl OffloadConnectorSettings {
             OffloadConnector::Simple => (1, true, HostKvEventDetail::Local),
         };
         if blocks_per_chunk > 1 && sparse_kv_cache_plan(engine).is_some() {
-            return Err(ConfigError::Invalid(format!(
+            bail!(
                 "{}: chunks of {blocks_per_chunk} blocks are not simulated for models with \
                  sliding-window or state layers",
                 self.connector_name()
-            )));
+            );
         }
         let chunk = size * f64::from(blocks_per_chunk);
         let chunks = (bytes / (token.whole * chunk)).floor();
@@ -419,10 +417,10 @@ impl OffloadConnectorSettings {
             return Ok(None);
         }
         if chunks > MAX_CHUNKS {
-            return Err(ConfigError::Invalid(format!(
+            bail!(
                 "{}: {chunks} blocks are too many, at most {MAX_CHUNKS} are simulated",
                 self.connector_name()
-            )));
+            );
         }
         let link = host_link(engine, bandwidth);
         let speed = engine.total_step_speedup_ratio();

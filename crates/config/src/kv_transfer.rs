@@ -3,8 +3,8 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::cli_mode::CliMode;
-use super::did_you_mean::closest_known_name;
-use super::error::ConfigError;
+use super::did_you_mean::spelling_hint;
+use super::error::{ConfigError, bail};
 use super::flags::kv;
 use super::parallel::ParallelConfig;
 use super::values::FlagValues;
@@ -37,6 +37,9 @@ pub struct KvTransferConfig {
     pub does_handshakes: bool,
     /// Maximum time for which Mooncake's prefill servers keep a request (default 480 s).
     pub mooncake_abort_timeout: Duration,
+    /// `kv_connector_extra_config` of the simulated KV connector; for `MultiConnector`, that of the
+    /// child.
+    pub connector_settings: Map<String, Value>,
     /// JSON object of `--kv-transfer-config`, as typed.
     pub raw: Value,
 }
@@ -72,9 +75,25 @@ pub struct KvReadNotificationAddress {
 }
 
 impl KvConnector {
-    /// Returns the simulated KV connector called `name`; for `MultiConnector`, its first simulated
-    /// child.
-    fn from_connector_name(name: &str, extra: &Map<String, Value>) -> Option<Self> {
+    /// Returns the simulated KV connector in `config` and the part of `config` with its settings;
+    /// for `MultiConnector`, those of its first simulated child.
+    ///
+    /// **Source:** vLLM 0.33 `kv_connector/v1/multi_connector.py`,
+    /// `_get_connector_classes_and_configs`.
+    fn find_simulated_connector(
+        config: &Map<String, Value>,
+    ) -> Option<(Self, &Map<String, Value>)> {
+        let name = config.get("kv_connector")?.as_str()?;
+        if name == "MultiConnector" {
+            let children =
+                config.get("kv_connector_extra_config")?.get("connectors")?.as_array()?;
+            let mut children = children.iter().filter_map(Value::as_object);
+            return children.find_map(Self::find_simulated_connector);
+        }
+        Some((Self::from_connector_name(name)?, config))
+    }
+
+    fn from_connector_name(name: &str) -> Option<Self> {
         Some(match name {
             "NixlConnector" | "NixlPullConnector" => Self::Nixl,
             "NixlPushConnector" => Self::NixlPush,
@@ -82,12 +101,6 @@ impl KvConnector {
             "MooncakeConnector" => Self::Mooncake,
             "LMCacheConnectorV1" | "LMCacheConnector" => Self::LmCache,
             "LMCacheMPConnector" => Self::LmCacheMp,
-            "MultiConnector" => {
-                let of = extra.get("connectors").and_then(Value::as_array);
-                let name = |c: &Value| c.get("kv_connector")?.as_str().map(str::to_owned);
-                let mut names = of.into_iter().flatten().filter_map(name);
-                names.find_map(|name| Self::from_connector_name(&name, &Map::new()))?
-            }
             _ => return None,
         })
     }
@@ -117,14 +130,18 @@ impl KvTransferConfig {
             return Ok(None);
         };
         let text = |key: &str| config.get(key).and_then(Value::as_str).map(str::to_owned);
-        let extra = match config.get("kv_connector_extra_config") {
+        let (connector, own) = KvConnector::find_simulated_connector(&config)
+            .map_or((None, &config), |(connector, own)| (Some(connector), own));
+        let extra = match own.get("kv_connector_extra_config") {
             Some(Value::Object(extra)) => extra.clone(),
             _ => Map::new(),
         };
         let name = text("kv_connector");
-        let connector =
-            name.as_deref().and_then(|name| KvConnector::from_connector_name(name, &extra));
-        let (producer, consumer) = read_kv_role(v, text("kv_role").as_deref(), name.as_deref())?;
+        let role = read_kv_role(v, text("kv_role").as_deref(), name.as_deref())?;
+        let (producer, consumer) = match own.get("kv_role").and_then(Value::as_str) {
+            Some(own) => read_kv_role(v, Some(own), None)?,
+            None => role,
+        };
         check_connector(v, &config)?;
         let load_failure_policy = failure_policy(v, text("kv_load_failure_policy"))?;
         let given = |key: &str| extra.get(key).and_then(Value::as_f64);
@@ -171,6 +188,7 @@ impl KvTransferConfig {
             load_failure_policy,
             does_handshakes,
             mooncake_abort_timeout: Duration::from_secs(abort_timeout.into()),
+            connector_settings: extra,
             raw: Value::Object(config),
         }))
     }
@@ -252,9 +270,8 @@ fn check_connector(v: &FlagValues, config: &Map<String, Value>) -> Result<(), Co
     if SIMULATED_CONNECTORS.contains(&name) {
         return Ok(());
     }
-    let hint =
-        closest_known_name(name, SIMULATED_CONNECTORS.into_iter().chain(CONNECTORS_WITHOUT_EFFECT))
-            .map_or_else(String::new, |near| format!("; did you mean {near}?"));
+    let known = SIMULATED_CONNECTORS.into_iter().chain(CONNECTORS_WITHOUT_EFFECT);
+    let hint = spelling_hint(name, known);
     let text = format!("Unsupported connector type: {name}{hint}");
     match v.cli_mode {
         CliMode::Vllm => Err(ConfigError::Invalid(text)),
@@ -303,9 +320,7 @@ fn read_kv_role(
             ));
         }
         None if connector.is_some() && v.cli_mode == CliMode::Vllm => {
-            return Err(ConfigError::Invalid(format!(
-                "Please specify kv_role when kv_connector is set, supported roles are {roles}"
-            )));
+            bail!("Please specify kv_role when kv_connector is set, supported roles are {roles}");
         }
         None => (true, true),
     })

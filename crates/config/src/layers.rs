@@ -60,6 +60,12 @@ pub(super) struct ConfigLayer {
 }
 
 impl ConfigLayer {
+    /// Sets a flag that the layer does not set.
+    pub(super) fn set_if_unset(&mut self, flag: &FlagSpec, value: &str, source: FlagValueSource) {
+        let setting = || ConfigLayerSetting { values: vec![value.to_owned()], source };
+        self.settings.entry(flag.name).or_insert_with(setting);
+    }
+
     pub(super) fn set_flag(
         &mut self,
         flag: &FlagSpec,

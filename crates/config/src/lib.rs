@@ -13,6 +13,7 @@ mod cli_mode;
 mod command_line;
 mod content;
 mod cuda_graphs;
+mod delay_limit;
 mod did_you_mean;
 mod dynamo;
 mod encoder;
@@ -50,6 +51,7 @@ mod speculative_keys;
 mod speech;
 mod speedup;
 mod values;
+mod vllm_names;
 mod without_effect;
 mod yaml;
 
@@ -106,6 +108,7 @@ pub use vllm_sim_observe::metrics::MetricsCompat;
 pub use without_effect::warnings_of_unknown_env_variables;
 
 use self::flags::kv;
+use crate::error::bail;
 use values::FlagValues;
 use vllm_sim_engine::kv::BlockHashAlgorithm;
 use vllm_sim_engine::latency::ModelShape;
@@ -171,6 +174,7 @@ fn runs_in_lock_step(model: &ModelConfig, engine: &EngineConfig) -> bool {
 impl Config {
     fn from_values(v: &FlagValues) -> Result<Self, ConfigError> {
         let mut model = ModelConfig::from_flag_values(v)?;
+        vllm_names::check_vllm_names(v)?;
         let mut engine = EngineConfig::from_flag_values(v, &model)?;
         if let Some(shape) = kv_cache::model_shape_with_engine_settings(&model, &engine) {
             (engine.drafter, engine.memory.reserved) =
@@ -267,23 +271,26 @@ impl Config {
         };
         let last = u64::from(self.server.port) + u64::from(ports * self.engine.replicas.count) - 1;
         if last > u64::from(u16::MAX) {
-            return Err(ConfigError::Invalid(format!(
+            bail!(
                 "invalid port: {} ranks and replicas from port {} on reach {last}, beyond 65535",
                 ports * self.engine.replicas.count,
                 self.server.port
-            )));
+            );
         }
         let roofline = self.engine.timing.latency_source.step_times_depend_on_gpu();
         let shaped = self.model.hf_config.is_some()
             || vllm_sim_engine::latency::known_model_shape(&self.model.name).is_some();
         if roofline && !shaped {
-            return Err(ConfigError::Invalid(format!(
+            bail!(
                 "--gpu needs the model's config.json, which {:?} does not have; name one with --hf-config-path",
                 self.model.name
-            )));
+            );
         }
         self.check_heads(v)?;
         without_effect::warn_of_settings_without_effect(self, v);
+        if imitated_engine::imitated_engine_command_line(Some(self.model.compat)).is_none() {
+            kv_cache::warn_of_too_few_blocks(v, &self.model, &self.engine);
+        }
         for module in self.lora.modules.iter().filter(|_| v.cli_mode == CliMode::Vllm) {
             if let Some(text) = self.lora.lora_rank_limit_error(&module.path) {
                 return Err(ConfigError::Invalid(text));

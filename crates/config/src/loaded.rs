@@ -5,9 +5,9 @@ use serde_json::{Map, Value};
 use super::cli_command::{self, CliCommandAction, CliCommandInvocation, TOOL_COMMANDS};
 use super::cli_mode::CliMode;
 use super::command_line::{self, HelpRequest, ParsedCommandLine, UnknownFlagPolicy};
-use super::error::ConfigError;
+use super::error::{ConfigError, bail, invalid};
 use super::fake::FAKE_HISTOGRAM_AND_TOTAL_KEYS;
-use super::flag::{FlagKind, FlagSpec};
+use super::flag::{FlagKind, FlagSpec, value_to_flag_text};
 use super::flags::api::RENDER_ONLY;
 use super::flags::engine::{EXTRA_ENGINE_ARGS, PREEMPTION_MODE};
 use super::flags::model::{CLI_MODE, COMPAT, CONFIG, MODEL, STRICT_CONFIG};
@@ -146,7 +146,7 @@ pub fn load_config(
     }
     assign_positional(&entry, &read.positional, &mut typed)?;
     if entry.render {
-        set_if_unset(&mut typed, &RENDER_ONLY, "true", FlagValueSource::CommandLine);
+        typed.set_if_unset(&RENDER_ONLY, "true", FlagValueSource::CommandLine);
     }
     let loaded = LoadedConfig::merge_layers(typed, entry.cli_mode, entry.compat, env)?;
     Ok(match entry.action {
@@ -177,7 +177,7 @@ pub fn load_config_and_unknown_args(
     let named = MODEL.env.iter().any(|name| env(name).is_some())
         || env(&MODEL.env_variable_name()).is_some();
     if !named && !typed.settings.contains_key(CONFIG.name) {
-        set_if_unset(&mut typed, &MODEL, "model", FlagValueSource::Derived);
+        typed.set_if_unset(&MODEL, "model", FlagValueSource::Derived);
     }
     let loaded = LoadedConfig::merge_layers(typed, Some(cli_mode), None, env)?;
     Ok((loaded, rest))
@@ -192,13 +192,6 @@ fn parse_translated_command_line(
     let mut read = command_line::parse_command_line(&translated.words, UnknownFlagPolicy::Reject)?;
     read.layer.warnings.extend(translated.warnings);
     Ok(read)
-}
-
-fn set_if_unset(layer: &mut ConfigLayer, flag: &FlagSpec, value: &str, source: FlagValueSource) {
-    layer
-        .settings
-        .entry(flag.name)
-        .or_insert_with(|| ConfigLayerSetting { values: vec![value.to_owned()], source });
 }
 
 /// Assigns positional command-line arguments: the model of `serve MODEL`. llm-d ignores further
@@ -220,9 +213,9 @@ fn assign_positional(
         rest = others;
     }
     match rest.first() {
-        Some(word) if entry.takes_model => Err(ConfigError::Invalid(format!(
-            "unexpected word {word:?}: after the model only flags may follow"
-        ))),
+        Some(word) if entry.takes_model => {
+            Err(invalid!("unexpected word {word:?}: after the model only flags may follow"))
+        }
         Some(_) => {
             let words = rest.join(" ");
             typed.warnings.push(format!("arguments that belong to no flag are ignored: {words}"));
@@ -288,7 +281,7 @@ impl LoadedConfig {
             settings.merge_from_upper_layer(dynamo::read_mocker_engine_args(path)?);
         }
         if compat == Some(MetricsCompat::Llmd) {
-            set_if_unset(&mut settings, &COMPAT, "llm-d", FlagValueSource::Derived);
+            settings.set_if_unset(&COMPAT, "llm-d", FlagValueSource::Derived);
         }
         if let Some(own) = imitated_engine_command_line(compat) {
             (own.set_defaults)(&mut settings);
@@ -298,7 +291,7 @@ impl LoadedConfig {
         if cli_mode == CliMode::Vllm {
             let version = FlagValues::new(&settings, cli_mode).vllm_version()?;
             for (flag, value) in ignored::flags_with_release_dependent_defaults(version) {
-                set_if_unset(&mut settings, flag, value, FlagValueSource::Derived);
+                settings.set_if_unset(flag, value, FlagValueSource::Derived);
             }
         }
         Self::from_merged_layer(settings, cli_mode)
@@ -443,7 +436,7 @@ impl LoadedConfig {
 
 fn require_runtime_changeable(field: &str) -> Result<&'static FlagSpec, ConfigError> {
     let flag = flags::find_runtime_changeable_flag(field).map(|(flag, _)| flag);
-    flag.ok_or_else(|| ConfigError::Invalid(format!("field '{field}' is not admin-configurable")))
+    flag.ok_or_else(|| invalid!("field '{field}' is not admin-configurable"))
 }
 
 fn flags_to_reset(update: &Map<String, Value>) -> Result<Vec<&str>, ConfigError> {
@@ -452,21 +445,15 @@ fn flags_to_reset(update: &Map<String, Value>) -> Result<Vec<&str>, ConfigError>
     };
     let fields = value.as_array().map(|fields| fields.iter());
     let fields = fields.and_then(|fields| fields.map(Value::as_str).collect());
-    fields.ok_or_else(|| {
-        ConfigError::Invalid(format!("'reset' must be a list of fields, not {value}"))
-    })
+    fields.ok_or_else(|| invalid!("'reset' must be a list of fields, not {value}"))
 }
 
 fn merge_fake_metrics(current: Option<&Value>, update: &Value) -> Result<String, ConfigError> {
     let Some(Value::Object(current)) = current else {
-        return Err(ConfigError::Invalid(
-            "the simulator is reporting real metrics; fake metrics cannot be updated".to_owned(),
-        ));
+        bail!("the simulator is reporting real metrics; fake metrics cannot be updated");
     };
     let Value::Object(update) = update else {
-        return Err(ConfigError::Invalid(format!(
-            "fake-metrics must be a JSON object, not {update}"
-        )));
+        bail!("fake-metrics must be a JSON object, not {update}");
     };
     let mut merged = current.clone();
     // The old total does not match new observations.
@@ -516,24 +503,17 @@ fn admin_value_to_flag_values(
         (FlagKind::Duration, Value::Number(number))
             if compat != MetricsCompat::Llmd && number.as_f64() != Some(0.0) =>
         {
-            Err(ConfigError::Invalid(format!(
+            Err(invalid!(
                 "{} is {number}: a duration needs a unit, such as \"{number}ms\"; only with --compat \
                  llm-d a number is nanoseconds",
                 flag.name
-            )))
+            ))
         }
         (FlagKind::Duration, Value::Number(nanos)) if nanos.is_i64() || nanos.is_u64() => {
             Ok(vec![format!("{nanos}ns")])
         }
         (FlagKind::List, Value::Array(items)) => Ok(items.iter().map(value_to_flag_text).collect()),
         (_, value) => Ok(vec![value_to_flag_text(value)]),
-    }
-}
-
-fn value_to_flag_text(value: &Value) -> String {
-    match value {
-        Value::String(text) => text.clone(),
-        other => other.to_string(),
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::cli_mode::CliMode;
-use super::error::ConfigError;
+use super::error::{ConfigError, bail, invalid};
 use super::flags::api;
 use super::model::{ModelConfig, is_local_path};
 use super::values::FlagValues;
@@ -163,10 +163,7 @@ fn read_lora_modules(
     for (at, module) in out.iter().enumerate() {
         check_lora_module(v, model, module)?;
         if out[..at].iter().any(|other| other.name == module.name) {
-            return Err(ConfigError::Invalid(format!(
-                "two LoRA modules have the name '{}'",
-                module.name
-            )));
+            bail!("two LoRA modules have the name '{}'", module.name);
         }
     }
     Ok(out)
@@ -213,13 +210,10 @@ fn check_lora_module(
     module: &LoraModuleConfig,
 ) -> Result<(), ConfigError> {
     if module.name.is_empty() {
-        return Err(ConfigError::Invalid("empty LoRA name".to_owned()));
+        bail!("empty LoRA name");
     }
     if model.served_names.contains(&module.name) {
-        return Err(ConfigError::Invalid(format!(
-            "LoRA '{}' has the name of the base model",
-            module.name
-        )));
+        bail!("LoRA '{}' has the name of the base model", module.name);
     }
     match &module.base_model_name {
         Some(base)
@@ -228,10 +222,7 @@ fn check_lora_module(
                 && *base != model.name
                 && !model.served_names.contains(base) =>
         {
-            Err(ConfigError::Invalid(format!(
-                "unknown base model '{base}' for LoRA '{}'",
-                module.name
-            )))
+            Err(invalid!("unknown base model '{base}' for LoRA '{}'", module.name))
         }
         _ => Ok(()),
     }

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::cli_mode::CliMode;
-use super::error::ConfigError;
+use super::error::{ConfigError, bail, invalid};
 use super::flags::{api, kv, model};
 use super::preview::{PreviewedPullRequest, read_previewed_pull_requests};
 use super::values::FlagValues;
-use vllm_sim_engine::latency::checkpoint_kv_cache_dtype;
+use vllm_sim_engine::latency::{
+    checkpoint_kv_cache_dtype, default_context_tokens, known_model_shape,
+};
 use vllm_sim_observe::metrics::MetricsCompat;
 use vllm_sim_tokenizer::ChatTemplateContentFormat;
 use vllm_sim_wire::VllmVersion;
@@ -24,7 +26,7 @@ pub struct ModelConfig {
     /// Served model names, at least one; requests may use any of them, responses show the first.
     pub served_names: Vec<String>,
     /// Maximum length of prompt plus output, in tokens. Default: 1024; with `serve`, the length in
-    /// `config.json`, or 32768 without a `config.json`.
+    /// `config.json`, else that of the built-in model, else 32768.
     pub max_model_len: u32,
     /// Content of the model's `config.json`, if there is one.
     pub hf_config: Option<Arc<Value>>,
@@ -77,11 +79,11 @@ pub struct TokenizerSource {
     /// URL of the Hugging Face Hub, `HF_ENDPOINT`.
     pub hf_endpoint: Option<String>,
     /// Whether the server has no tokenizer: requests and responses hold token ids
-    /// (`--skip-tokenizer-init`).
+    /// (`--skip-tokenizer-init`, `--tokens-only`).
     pub skip_init: bool,
 }
 
-/// Context length with `serve` and without a `config.json`, in tokens.
+/// Context length of an unknown model with `serve`, in tokens.
 const DEFAULT_CONTEXT_TOKENS: u32 = 32768;
 /// vLLM's context length, in tokens, for a `config.json` without any of [`CONTEXT_LENGTH_KEYS`].
 const CONTEXT_TOKENS_WITHOUT_KEYS: f64 = 2048.0;
@@ -129,9 +131,9 @@ fn served_names(v: &FlagValues) -> Result<Vec<String>, ConfigError> {
 
 impl ModelConfig {
     pub(super) fn from_flag_values(v: &FlagValues) -> Result<Self, ConfigError> {
-        let name = v.get(&model::MODEL)?.ok_or_else(|| {
-            ConfigError::Invalid("model parameter is empty; name one with --model".to_owned())
-        })?;
+        let name = v
+            .get(&model::MODEL)?
+            .ok_or_else(|| invalid!("model parameter is empty; name one with --model"))?;
         let mut served_names = served_names(v)?;
         if served_names.is_empty() {
             served_names.push(name.clone());
@@ -140,14 +142,12 @@ impl ModelConfig {
         if is_local_path(&name) && !Path::new(&name).exists() {
             let lost = format!("--model {name}: no such folder");
             if v.cli_mode == CliMode::Vllm {
-                return Err(ConfigError::Invalid(format!(
-                    "{lost}; name a folder that holds a model, or a model like org/name"
-                )));
+                bail!("{lost}; name a folder that holds a model, or a model like org/name");
             }
             v.add_warning(format!("{lost}; it is served under this name, as an unknown model"));
         }
         let hf_config = hf_config(v, &name)?;
-        let max_model_len = max_model_len(v, hf_config.as_ref())?;
+        let max_model_len = max_model_len(v, &name, hf_config.as_ref())?;
         let compat = v.get_choice(&model::COMPAT)?.unwrap_or_default();
         Ok(Self {
             max_model_len,
@@ -193,7 +193,8 @@ fn read_tokenizer_source(v: &FlagValues, model: &str) -> Result<TokenizerSource,
         cache_dir: v.get(&model::DOWNLOAD_DIR)?.or(cache),
         hf_token: v.get(&model::HF_TOKEN)?,
         hf_endpoint: v.get(&model::HF_ENDPOINT)?,
-        skip_init: v.get(&model::SKIP_TOKENIZER_INIT)?,
+        // **Source:** vLLM 0.33 `vllm/engine/arg_utils.py`, `create_engine_config`.
+        skip_init: v.get(&model::SKIP_TOKENIZER_INIT)? || v.get(&api::TOKENS_ONLY)?,
     })
 }
 
@@ -216,7 +217,9 @@ fn hf_config(v: &FlagValues, model: &str) -> Result<Option<Value>, ConfigError> 
         }
         None => {
             if overrides.is_some() {
-                v.add_warning("--hf-overrides has no effect: the model has no config.json here");
+                v.add_no_effect_warning(
+                    "--hf-overrides has no effect: the model has no config.json here".to_owned(),
+                );
             }
             return Ok(None);
         }
@@ -270,10 +273,8 @@ pub(super) fn class_count(v: &FlagValues, model: &ModelConfig) -> Result<u32, Co
         return Ok(typed);
     };
     u32::try_from(found).ok().filter(|count| (1..=api::MAX_CLASSES).contains(count)).ok_or_else(|| {
-        ConfigError::Invalid(format!(
-            "config.json: the model has {found} classes (id2label, num_labels), must be 1 to {}",
-            api::MAX_CLASSES
-        ))
+        invalid!("config.json: the model has {found} classes (id2label, num_labels), must be 1 to {}",
+            api::MAX_CLASSES)
     })
 }
 
@@ -390,16 +391,20 @@ fn chat_template(v: &FlagValues) -> Result<Option<String>, ConfigError> {
     }
     match read_optional_text_file(Path::new(&given))? {
         Some(text) => Ok(Some(text)),
-        None => Err(ConfigError::Invalid(format!(
+        None => Err(invalid!(
             "The supplied chat template ({given}) appears path-like, but doesn't exist! \
              (--chat-template)"
-        ))),
+        )),
     }
 }
 
-fn max_model_len(v: &FlagValues, config: Option<&Value>) -> Result<u32, ConfigError> {
+fn max_model_len(v: &FlagValues, name: &str, config: Option<&Value>) -> Result<u32, ConfigError> {
     let words = "max model len cannot be less than 1";
-    let limit = config.map(context_tokens_of_hf_config);
+    let built_in = known_model_shape(name).filter(|_| v.cli_mode == CliMode::Vllm);
+    let (limit, file) = match (config, built_in) {
+        (Some(config), _) => (Some(context_tokens_of_hf_config(config)), "the model's config.json"),
+        (None, shape) => (shape.map(|shape| shape.max_context), "the built-in model"),
+    };
     match v.get(&model::MAX_MODEL_LEN)? {
         Some(-1) if v.cli_mode == CliMode::Vllm => {}
         Some(typed) => {
@@ -415,16 +420,32 @@ fn max_model_len(v: &FlagValues, config: Option<&Value>) -> Result<u32, ConfigEr
                 limit.filter(|limit| *limit < typed && v.is_flag_set(&model::MAX_MODEL_LEN))
             {
                 v.add_warning(format!(
-                    "max-model-len {typed} is more than the {limit} of the model's config.json; vLLM would refuse it"
+                    "max-model-len {typed} is more than the {limit} of {file}; vLLM would refuse it"
                 ));
             }
             return Ok(typed);
         }
         None => {}
     }
-    let derived = limit.unwrap_or(DEFAULT_CONTEXT_TOKENS);
+    let derived = match config {
+        Some(config) => Some(default_context_tokens_of_hf_config(config)),
+        None => default_context_tokens(name),
+    };
+    let derived = derived.unwrap_or(DEFAULT_CONTEXT_TOKENS);
     v.record_derived_value(&model::MAX_MODEL_LEN, derived);
     Ok(derived)
+}
+
+/// Returns the context length that vLLM chooses for a `config.json`, in tokens: with LongRoPE the
+/// length before scaling.
+///
+/// **Source:** vLLM 0.33 `vllm/config/model.py`, `_get_and_verify_max_len`.
+fn default_context_tokens_of_hf_config(config: &Value) -> u32 {
+    let text = config.get("text_config").filter(|c| c.is_object()).unwrap_or(config);
+    let original = text.get("original_max_position_embeddings").and_then(Value::as_u64);
+    let original = original.filter(|_| rope_kind(text) == Some("longrope"));
+    let original = original.and_then(|tokens| u32::try_from(tokens).ok()).filter(|n| *n >= 1);
+    original.unwrap_or_else(|| context_tokens_of_hf_config(config))
 }
 
 fn context_tokens_of_hf_config(config: &Value) -> u32 {
@@ -435,16 +456,8 @@ fn context_tokens_of_hf_config(config: &Value) -> u32 {
         .filter(|n| *n >= 1.0)
         .fold(f64::INFINITY, f64::min);
     let mut length = if least.is_finite() { least } else { CONTEXT_TOKENS_WITHOUT_KEYS };
-    let rope = config
-        .get("rope_scaling")
-        .filter(|rope| rope.is_object())
-        .or_else(|| config.get("rope_parameters"));
-    if let Some(rope) = rope {
-        let kind = rope
-            .get("rope_type")
-            .or_else(|| rope.get("type"))
-            .and_then(Value::as_str)
-            .unwrap_or("default");
+    if let Some(rope) = rope_parameters(config) {
+        let kind = rope_kind(config).unwrap_or("default");
         let factor = rope.get("factor").and_then(Value::as_f64).unwrap_or(1.0);
         // These RoPE types already include the scaling factor.
         if !matches!(kind, "su" | "longrope" | "llama3" | "mrope" | "default") {
@@ -459,4 +472,14 @@ fn context_tokens_of_hf_config(config: &Value) -> u32 {
     }
     // The cast saturates.
     (length as u32).max(1)
+}
+
+fn rope_parameters(config: &Value) -> Option<&Value> {
+    let scaling = config.get("rope_scaling").filter(|rope| rope.is_object());
+    scaling.or_else(|| config.get("rope_parameters"))
+}
+
+fn rope_kind(config: &Value) -> Option<&str> {
+    let rope = rope_parameters(config)?;
+    rope.get("rope_type").or_else(|| rope.get("type"))?.as_str()
 }

@@ -1,5 +1,5 @@
 use super::cli_mode::CliMode;
-use super::error::ConfigError;
+use super::error::{ConfigError, bail, invalid};
 use super::flags::{engine, server};
 use super::values::FlagValues;
 use vllm_sim_engine::latency::{All2AllBackend, WeightShardingRanks};
@@ -79,10 +79,10 @@ impl ParallelConfig {
         if v.get(&server::HEADLESS)?
             && let Some(servers) = v.get(&engine::API_SERVER_COUNT)?.filter(|n| *n > 0)
         {
-            return Err(ConfigError::Invalid(format!(
+            bail!(
                 "--api-server-count={servers} cannot be used with --headless (no API servers are \
                  started in headless mode)."
-            )));
+            );
         }
         Ok(Self {
             tensor: v.get(&engine::TENSOR_PARALLEL_SIZE)?,
@@ -114,9 +114,7 @@ fn read_decode_context_parallel_size(v: &FlagValues) -> Result<u32, ConfigError>
     let mut valid = [1, prefill, tensor.saturating_mul(prefill)];
     match prefill {
         1 if tensor.is_multiple_of(context) => Ok(context),
-        1 => Err(ConfigError::Invalid(format!(
-            "tp_size={tensor} must be divisible by dcp_size={context}."
-        ))),
+        1 => Err(invalid!("tp_size={tensor} must be divisible by dcp_size={context}.")),
         _ if valid.contains(&context) => Ok(context),
         _ => {
             valid.sort_unstable();
@@ -124,11 +122,11 @@ fn read_decode_context_parallel_size(v: &FlagValues) -> Result<u32, ConfigError>
                 1 => format!("{:?}", &valid[..2]),
                 _ => format!("{valid:?}"),
             };
-            Err(ConfigError::Invalid(format!(
+            Err(invalid!(
                 "When PCP is enabled, DCP must be disabled, span the PCP axis, or span the full \
                  TP x PCP axis. Got TP={tensor}, PCP={prefill}, DCP={context}; valid DCP sizes are \
                  {valid}."
-            )))
+            ))
         }
     }
 }
@@ -137,10 +135,10 @@ fn check_supervisor_port(v: &FlagValues, supervisor: u16, ranks: u32) -> Result<
     let first = v.get(&server::PORT)?;
     let last = u32::from(first) + ranks - 1;
     if first != 0 && (u32::from(first)..=last).contains(&u32::from(supervisor)) {
-        return Err(ConfigError::Invalid(format!(
+        bail!(
             "--data-parallel-supervisor-port {supervisor} overlaps with child rank ports \
              {first}-{last}"
-        )));
+        );
     }
     Ok(())
 }
@@ -180,10 +178,9 @@ fn read_load_balancing(
             CliMode::Llmd => DataParallelLoadBalancing::PortPerRank,
             CliMode::Vllm => DataParallelLoadBalancing::Internal,
         }),
-        _ => Err(ConfigError::Invalid(
+        _ => Err(invalid!(
             "data-parallel-external-lb (or data-parallel-rank), data-parallel-hybrid-lb and \
              data-parallel-multi-port-external-lb cannot be used together"
-                .to_owned(),
         )),
     }
 }

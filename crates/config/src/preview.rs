@@ -1,6 +1,6 @@
 //! Behaviour of open pull requests of vLLM, which `--preview` switches on.
 
-use super::error::ConfigError;
+use super::error::{ConfigError, invalid};
 use super::flags::model::PREVIEW;
 use super::values::FlagValues;
 use vllm_sim_observe::kv_events::KvEventPreviewFeatures;
@@ -51,7 +51,7 @@ pub(super) fn read_previewed_pull_requests(
     let find = |name: &str| {
         PREVIEWS.into_iter().find(|preview| preview.name == name).ok_or_else(|| {
             let known = PREVIEWS.map(|one| format!("{} (#{})", one.name, one.pull_request));
-            ConfigError::Invalid(format!("--preview: {name:?} is not one of {}", known.join(", ")))
+            invalid!("--preview: {name:?} is not one of {}", known.join(", "))
         })
     };
     names.map(find).collect()

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::error::ConfigError;
+use super::error::{ConfigError, bail};
 use super::flags::api;
 use super::values::FlagValues;
 
@@ -39,7 +39,7 @@ pub(super) fn is_profiler_configured(v: &FlagValues) -> Result<bool, ConfigError
             }
             _ => continue,
         };
-        return Err(ConfigError::Invalid(format!("--{}: {words}", flag.name)));
+        bail!("--{}: {words}", flag.name);
     }
     Ok(kind.is_some())
 }

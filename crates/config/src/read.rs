@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::flag::{FlagKind, FlagValue, FlagValueBounds, FlagValueError, RawFlagValues};
+use super::flag::{
+    FlagKind, FlagValue, FlagValueBounds, FlagValueError, RawFlagValues, value_to_flag_text,
+};
 use vllm_sim_engine::{MAX_SIMULATED_DELAY, duration};
 
 pub(crate) type JsonMap = Map<String, Value>;
@@ -276,10 +278,7 @@ pub(crate) fn expand_json_lists(values: &[String]) -> Vec<String> {
     let mut out = Vec::new();
     for value in values {
         match serde_json::from_str::<Value>(value) {
-            Ok(Value::Array(items)) => out.extend(items.into_iter().map(|item| match item {
-                Value::String(text) => text,
-                other => other.to_string(),
-            })),
+            Ok(Value::Array(items)) => out.extend(items.iter().map(value_to_flag_text)),
             _ if value.is_empty() => {}
             _ => out.push(value.clone()),
         }

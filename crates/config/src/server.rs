@@ -2,7 +2,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::choices::{LogFormat, LogLevel};
-use super::error::ConfigError;
+use super::error::{ConfigError, bail, invalid};
 use super::flags::{faults, server};
 use super::preview::{checks_engine_progress_for_readiness, read_previewed_pull_requests};
 use super::values::FlagValues;
@@ -35,7 +35,7 @@ pub struct HttpServerConfig {
     /// Settings of TLS on the server's port; `None`: plain text.
     pub tls: Option<TlsConfig>,
     /// Maximum size of a request body, in bytes (default 4 MiB; 64 MiB with `serve`).
-    pub max_request_body_bytes: usize,
+    pub max_body_bytes: usize,
     /// Timeouts of start, shutdown and idle connections.
     pub timeouts: HttpServerTimeouts,
     /// Whether every response has the header `x-request-id`.
@@ -233,7 +233,7 @@ impl HttpServerConfig {
                 credentials: v.get(&server::ALLOW_CREDENTIALS)?,
             },
             tls: read_tls(v)?,
-            max_request_body_bytes: body_mb << 20,
+            max_body_bytes: body_mb << 20,
             timeouts: HttpServerTimeouts {
                 shutdown: v.get(&server::SHUTDOWN_TIMEOUT)?,
                 startup: read_startup_duration(v)?,
@@ -287,10 +287,10 @@ fn dashboard_peers(v: &FlagValues) -> Result<Vec<String>, ConfigError> {
         let host = host.filter(|host| !host.starts_with('/') && !host.is_empty());
         match host.filter(|host| !host.contains(['?', '#', '@'])) {
             Some(_) => Ok(url.trim_end_matches('/').to_owned()),
-            None => Err(ConfigError::Invalid(format!(
+            None => Err(invalid!(
                 "dashboard-peers: {url:?} must be a URL such as http://10.0.0.2:8000, without a user, \
                  query or fragment"
-            ))),
+            )),
         }
     };
     urls.iter().map(url).collect()
@@ -321,18 +321,13 @@ fn read_tls(v: &FlagValues) -> Result<Option<TlsConfig>, ConfigError> {
     let self_signed = v.get(&server::SELF_SIGNED_CERTS)?;
     let certificate = match (v.get(&server::SSL_CERTFILE)?, v.get(&server::SSL_KEYFILE)?) {
         (Some(_), Some(_)) if self_signed => {
-            return Err(ConfigError::Invalid(
-                "cannot use both self-signed-certs and explicit ssl-certfile/ssl-keyfile"
-                    .to_owned(),
-            ));
+            bail!("cannot use both self-signed-certs and explicit ssl-certfile/ssl-keyfile");
         }
         (Some(cert), Some(key)) => Some(TlsCertificateSource::Files { cert, key }),
         (None, None) if self_signed => Some(TlsCertificateSource::SelfSigned),
         (None, None) => None,
         _ => {
-            return Err(ConfigError::Invalid(
-                "both ssl-certfile and ssl-keyfile must be provided together".to_owned(),
-            ));
+            bail!("both ssl-certfile and ssl-keyfile must be provided together");
         }
     };
     let client_certs = match v.get(&server::SSL_CERT_REQS)? {
@@ -344,11 +339,10 @@ fn read_tls(v: &FlagValues) -> Result<Option<TlsConfig>, ConfigError> {
     let refresh = v.get(&server::ENABLE_SSL_REFRESH)?;
     if client_certs != ClientCertificatePolicy::None && ca_certs.is_none() && certificate.is_some()
     {
-        return Err(ConfigError::Invalid(
+        bail!(
             "ssl-cert-reqs requests client certificates, so ssl-ca-certs must name their \
              authorities"
-                .to_owned(),
-        ));
+        );
     }
     Ok(certificate.map(|certificate| TlsConfig { certificate, ca_certs, client_certs, refresh }))
 }

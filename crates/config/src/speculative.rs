@@ -3,7 +3,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::choices::SchedulerKind;
-use super::error::ConfigError;
+use super::error::{ConfigError, bail, invalid};
 use super::flag::FlagSpec;
 use super::flags::{engine, kv};
 use super::model::{ModelConfig, read_json_object_file};
@@ -154,10 +154,7 @@ impl SpeculativeConfigKeys {
                 continue;
             };
             if config.contains_key(key) {
-                return Err(ConfigError::Invalid(format!(
-                    "--{} and --speculative-config['{key}'] are mutually exclusive",
-                    flag.name
-                )));
+                bail!("--{} and --speculative-config['{key}'] are mutually exclusive", flag.name);
             }
             let value = serde_json::from_str(text).unwrap_or_else(|_| Value::from(text));
             config.insert(key.to_owned(), value);
@@ -208,15 +205,14 @@ impl SpeculativeConfigKeys {
             // A value that is not a number is rejected below.
             Some(given.as_u64().unwrap_or(0))
         }) else {
-            return Err(invalid_config_error(
-                "num_speculative_tokens must be provided with speculative model unless the draft \
-                 model config contains an n_predict parameter."
-                    .to_owned(),
-            ));
+            bail!(
+                "speculative-config: num_speculative_tokens must be provided with speculative \
+                 model unless the draft model config contains an n_predict parameter."
+            );
         };
         let number = Some(number).filter(|n| (1..=MAX_DRAFTS).contains(n));
         number.and_then(|n| u32::try_from(n).ok()).ok_or_else(|| {
-            invalid_config_error("num_speculative_tokens must be between 1 and 64".to_owned())
+            invalid!("speculative-config: num_speculative_tokens must be between 1 and 64")
         })
     }
 
@@ -239,9 +235,9 @@ impl SpeculativeConfigKeys {
         let ranks = typed.as_u64().filter(|n| (1..=65_535).contains(n));
         let ranks = ranks.and_then(|n| u32::try_from(n).ok());
         ranks.map(Some).ok_or_else(|| {
-            invalid_config_error(format!(
-                "draft_tensor_parallel_size is {typed}, must be at least 1"
-            ))
+            invalid!(
+                "speculative-config: draft_tensor_parallel_size is {typed}, must be at least 1"
+            )
         })
     }
 
@@ -277,23 +273,22 @@ impl SpeculativeConfigKeys {
         let way = self.get_text("rejection_sample_method").unwrap_or("standard");
         match way {
             "standard" | "block" | "fly" if rates.is_none() && length.is_none() => Ok(None),
-            "standard" | "block" | "fly" => Err(invalid_config_error(
-                "synthetic_acceptance_rates / synthetic_acceptance_length are only valid with \
-                 rejection_sample_method='synthetic'."
-                    .to_owned(),
+            "standard" | "block" | "fly" => Err(invalid!(
+                "speculative-config: synthetic_acceptance_rates / synthetic_acceptance_length are \
+                 only valid with rejection_sample_method='synthetic'."
             )),
             "synthetic" => match (rates, length) {
                 (Some(rates), None) => parse_acceptance_rates(rates, drafts as usize).map(Some),
                 (None, Some(length)) => rates_of_acceptance_length(length, drafts).map(Some),
-                _ => Err(invalid_config_error(
-                    "rejection_sample_method='synthetic' requires exactly one of \
-                     synthetic_acceptance_rates or synthetic_acceptance_length."
-                        .to_owned(),
+                _ => Err(invalid!(
+                    "speculative-config: rejection_sample_method='synthetic' requires exactly one \
+                     of synthetic_acceptance_rates or synthetic_acceptance_length."
                 )),
             },
-            other => Err(invalid_config_error(format!(
-                "rejection_sample_method {other:?} is not one of standard, synthetic, block, fly"
-            ))),
+            other => Err(invalid!(
+                "speculative-config: rejection_sample_method {other:?} is not one of standard, \
+                 synthetic, block, fly"
+            )),
         }
     }
 
@@ -351,16 +346,16 @@ impl SpeculativeConfigKeys {
             let number = value.as_u64().filter(|n| (1..=MAX_DRAFTS).contains(n));
             let number = number.and_then(|n| u32::try_from(n).ok());
             let words =
-                || invalid_config_error(format!("{key} is {value}, must be between 1 and 64"));
+                || invalid!("speculative-config: {key} is {value}, must be between 1 and 64");
             number.map(Some).ok_or_else(words)
         };
         let (min, max) = (read("prompt_lookup_min")?, read("prompt_lookup_max")?);
         let most = max.or(min).unwrap_or(NGRAM_DEFAULT_LOOKUP_TOKENS as u32);
         let least = min.unwrap_or(most);
         if least > most {
-            return Err(invalid_config_error(format!(
-                "prompt_lookup_min={least} must be <= prompt_lookup_max={most}"
-            )));
+            bail!(
+                "speculative-config: prompt_lookup_min={least} must be <= prompt_lookup_max={most}"
+            );
         }
         Ok((least, most))
     }
@@ -382,24 +377,23 @@ fn trained_mtp_draft_tokens(config: &Value) -> Option<u64> {
     parts.find_map(|part| keys.iter().find_map(|key| part.get(*key)?.as_u64()))
 }
 
-fn invalid_config_error(words: String) -> ConfigError {
-    ConfigError::Invalid(format!("speculative-config: {words}"))
-}
-
 fn parse_acceptance_rates(typed: &Value, drafts: usize) -> Result<Vec<f64>, ConfigError> {
     let rates: Option<Vec<f64>> =
         typed.as_array().and_then(|list| list.iter().map(Value::as_f64).collect());
     let rates = rates.filter(|rates| rates.len() == drafts).ok_or_else(|| {
-        let words = format!("synthetic_acceptance_rates must have length {drafts}, got {typed}.");
-        invalid_config_error(words)
+        invalid!(
+            "speculative-config: synthetic_acceptance_rates must have length {drafts}, got {typed}."
+        )
     })?;
     if rates.iter().any(|rate| !(0.0..=1.0).contains(rate)) {
-        let words = format!("synthetic_acceptance_rates entries must be in [0, 1], got {typed}.");
-        return Err(invalid_config_error(words));
+        bail!(
+            "speculative-config: synthetic_acceptance_rates entries must be in [0, 1], got {typed}."
+        );
     }
     if rates.windows(2).any(|pair| pair[1] > pair[0]) {
-        let words = format!("synthetic_acceptance_rates must be non-increasing, got {typed}.");
-        return Err(invalid_config_error(words));
+        bail!(
+            "speculative-config: synthetic_acceptance_rates must be non-increasing, got {typed}."
+        );
     }
     Ok(rates)
 }
@@ -410,9 +404,9 @@ fn rates_of_acceptance_length(typed: &Value, drafts: u32) -> Result<Vec<f64>, Co
     let most = f64::from(drafts) + 1.0;
     let length = typed.as_f64().filter(|n| (1.0..=most).contains(n));
     let length = length.ok_or_else(|| {
-        invalid_config_error(format!(
-            "synthetic_acceptance_length must be in [1, {most}], got {typed}."
-        ))
+        invalid!(
+            "speculative-config: synthetic_acceptance_length must be in [1, {most}], got {typed}."
+        )
     })?;
     let rate = |draft: u32| (length - 1.0 - f64::from(draft)).clamp(0.0, 1.0);
     Ok((0..drafts).map(rate).collect())

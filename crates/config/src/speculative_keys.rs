@@ -4,8 +4,8 @@
 
 use serde_json::{Map, Value};
 
-use super::did_you_mean::closest_known_name;
-use super::error::ConfigError;
+use super::did_you_mean::{closest_known_name, spelling_hint};
+use super::error::{ConfigError, bail, invalid};
 use super::values::FlagValues;
 use vllm_sim_wire::VllmVersion;
 
@@ -106,10 +106,6 @@ const IGNORED_WITH_WARNING: [&str; 15] = [
     "xpress_topc",
 ];
 
-fn invalid_config_error(words: String) -> ConfigError {
-    ConfigError::Invalid(format!("speculative-config: {words}"))
-}
-
 fn is_older(v: &FlagValues) -> Result<bool, ConfigError> {
     Ok(v.vllm_version()? < VllmVersion::default())
 }
@@ -135,12 +131,11 @@ pub(super) fn current_speculative_method_name(
     if is_older(v)? && matches!(typed, "medusa" | "mlp_speculator") {
         return Ok(typed.to_owned());
     }
-    let hint = closest_known_name(typed, METHOD_NAMES.into_iter())
-        .map_or_else(String::new, |near| format!("; did you mean {near}?"));
-    Err(invalid_config_error(format!(
-        "method {typed:?} is not one of {}, or a name of mtp by model{hint}",
+    let hint = spelling_hint(typed, METHOD_NAMES.into_iter());
+    Err(invalid!(
+        "speculative-config: method {typed:?} is not one of {}, or a name of mtp by model{hint}",
         METHOD_NAMES.join(", ")
-    )))
+    ))
 }
 
 /// Rejects unknown keys of `--speculative-config` and warns of those without effect.
@@ -153,11 +148,10 @@ pub(super) fn check_speculative_keys(
 ) -> Result<(), ConfigError> {
     let given = |key: &&String| !keys[*key].is_null();
     if keys.contains_key("tensor_parallel_size") {
-        return Err(invalid_config_error(
-            "'tensor_parallel_size' is not a valid argument in the speculative_config. Please pass \
-             'draft_tensor_parallel_size' instead."
-                .to_owned(),
-        ));
+        bail!(
+            "speculative-config: 'tensor_parallel_size' is not a valid argument in the \
+             speculative_config. Please pass 'draft_tensor_parallel_size' instead."
+        );
     }
     let is_known = |key: &str| {
         SUPPORTED_KEYS.contains(&key)
@@ -173,7 +167,7 @@ pub(super) fn check_speculative_keys(
             let names = SUPPORTED_KEYS.into_iter().chain(IGNORED_WITH_WARNING);
             let hint = closest_known_name(key, names)
                 .map_or_else(String::new, |near| format!("; did you mean {near:?}?"));
-            return Err(invalid_config_error(format!("unknown key {key:?}{hint}")));
+            bail!("speculative-config: unknown key {key:?}{hint}");
         }
     }
     if !idle.is_empty() {

@@ -7,8 +7,8 @@ use std::ops::RangeInclusive;
 use indexmap::IndexMap;
 
 use super::cli_mode::CliMode;
-use super::did_you_mean::closest_known_name;
-use super::error::ConfigError;
+use super::did_you_mean::spelling_hint;
+use super::error::{ConfigError, invalid};
 use super::flag::{Flag, FlagKind, FlagSpec, FlagValue, FlagValueError, RawFlagValues};
 use super::flags;
 use super::flags::model::VLLM_VERSION;
@@ -101,8 +101,7 @@ impl FlagValues {
             (Some(at), _) => Ok(flag.choice_at_index(at).cloned()),
             (None, None) => Ok(None),
             (None, Some(text)) => {
-                let hint = closest_known_name(text, flag.allowed_choice_words().iter().copied())
-                    .map_or_else(String::new, |near| format!("; did you mean {near}?"));
+                let hint = spelling_hint(text, flag.allowed_choice_words().iter().copied());
                 let allowed = flag.allowed_choice_words().join(", ");
                 Err(self.unreadable_value_error(flag, text, format!("one of {allowed}{hint}")))
             }
@@ -238,6 +237,6 @@ impl FlagValues {
     ) -> ConfigError {
         let value = self.raw_flag_texts(flag).join(" ");
         let origin = self.flag_value_source(flag);
-        ConfigError::Invalid(format!("{words} (--{} is {value:?}, from {origin})", flag.name))
+        invalid!("{words} (--{} is {value:?}, from {origin})", flag.name)
     }
 }

@@ -10,6 +10,7 @@ use super::{
     Config, MetricsCompat, SchedulerKind, ServingRole, StepLatencySource, all_effective_flags,
     closest_known_name,
 };
+use vllm_sim_engine::sched::vllm::SchedulingPolicy;
 use vllm_sim_observe::kv_events::KvEventFormat;
 use vllm_sim_service::fault::{KV_LOAD_FAILURE, StreamFault};
 
@@ -23,6 +24,10 @@ const POOL_DELAY_FLAGS: [&str; 7] = [
     "prefill-time-std-dev",
 ];
 
+/// Flags of LoRA adapters that decide which requests a scheduler may run together.
+const LORA_SLOT_FLAGS: [&str; 5] =
+    ["enable-lora", "lora-modules", "max-loras", "max-cpu-loras", "lora-load-time"];
+
 pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
     let engine = &config.engine;
     let is_modelled = engine.timing.latency_source != StepLatencySource::Delays
@@ -35,7 +40,7 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
         || engine.kv_offload.is_some()
         || engine.role == ServingRole::Decode
         || config.model.compat == MetricsCompat::Llmd;
-    let rules: [(&[&str], bool, &str); 3] = [
+    let rules: [(&[&str], bool, &str); 6] = [
         (
             &POOL_DELAY_FLAGS,
             is_modelled,
@@ -43,6 +48,23 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
         ),
         (&["failure-types"], rates.rate == 0, "--failure-injection-rate is 0"),
         (&["stream-faults"], rates.stream_rate == 0.0, "--stream-fault-rate is 0"),
+        (
+            &["scheduling-policy"],
+            engine.scheduling.policy == SchedulingPolicy::Priority
+                && engine.scheduler != SchedulerKind::Vllm,
+            "only --scheduler vllm has priorities",
+        ),
+        (
+            &["max-cpu-loras"],
+            config.lora.enabled && engine.scheduler == SchedulerKind::Pool,
+            "--scheduler pool keeps no adapters in CPU memory",
+        ),
+        (
+            &["kv-transfer-config"],
+            config.kv_transfer.as_ref().is_some_and(|transfer| transfer.connector.is_some())
+                && engine.scheduler == SchedulerKind::Sglang,
+            "--scheduler sglang transfers no prompts with connectors of vLLM",
+        ),
     ];
     if fails_loads && !loads {
         v.add_no_effect_warning(format!(
@@ -57,12 +79,26 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
         }
     }
     for (names, idle, why) in rules {
-        let given = names.iter().filter(|name| idle && v.is_flag_name_set(name));
-        let given: Vec<String> = given.map(|name| format!("--{name}")).collect();
-        if !given.is_empty() {
-            v.add_no_effect_warning(format!("{}: no effect because {why}", given.join(", ")));
+        if let Some(given) = set_flags(v, names).filter(|_| idle) {
+            v.add_no_effect_warning(format!("{given}: no effect because {why}"));
         }
     }
+    if config.lora.enabled
+        && engine.scheduler == SchedulerKind::Sglang
+        && let Some(given) = set_flags(v, &LORA_SLOT_FLAGS)
+    {
+        v.add_no_effect_warning(format!(
+            "{given}: adapters are served, but no request waits for one, because --scheduler \
+             sglang has no slots for adapters"
+        ));
+    }
+}
+
+/// Returns those of the named flags that are set, as a list; `None` if none is.
+fn set_flags(v: &FlagValues, names: &[&str]) -> Option<String> {
+    let given = names.iter().filter(|name| v.is_flag_name_set(name));
+    let given: Vec<String> = given.map(|name| format!("--{name}")).collect();
+    (!given.is_empty()).then(|| given.join(", "))
 }
 
 /// Returns the reason why a preview has no effect with this configuration; `None` if it has an

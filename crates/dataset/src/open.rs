@@ -63,7 +63,7 @@ impl DatasetFile<'_> {
     /// Opens a SQLite connection that holds a read lock, so that the file cannot change while its
     /// index is in use.
     fn connect_read_only(&self) -> Result<Connection, DatasetError> {
-        let open = |uri: &str| {
+        let open = |uri: &str| -> rusqlite::Result<Connection> {
             let flags = OpenFlags::SQLITE_OPEN_READ_ONLY
                 | OpenFlags::SQLITE_OPEN_URI
                 | OpenFlags::SQLITE_OPEN_NO_MUTEX;
@@ -76,7 +76,7 @@ impl DatasetFile<'_> {
         };
         let uri = self.sqlite_uri();
         open(&uri)
-            .or_else(|error| match sqlite_error_code(&error) {
+            .or_else(|error| match error.sqlite_error_code() {
                 // A write-ahead log needs a writable folder; without one, no other process can
                 // write.
                 Some(ErrorCode::CannotOpen | ErrorCode::ReadOnly) => {
@@ -99,18 +99,14 @@ impl DatasetFile<'_> {
         uri
     }
 
-    fn table_names(&self, connection: &Connection) -> Result<Vec<String>, DatasetError> {
+    fn check_table(&self, connection: &Connection) -> Result<(), DatasetError> {
         let list = || {
             let sql = "SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name";
             let mut query = connection.prepare(sql)?;
             let names = query.query_map([], |row| row.get(0))?;
             names.collect::<rusqlite::Result<Vec<String>>>()
         };
-        list().map_err(|error| self.sqlite_failure(&error))
-    }
-
-    fn check_table(&self, connection: &Connection) -> Result<(), DatasetError> {
-        let found = self.table_names(connection)?;
+        let found = list().map_err(|error| self.sqlite_failure(&error))?;
         // SQLite compares names without case.
         if found.iter().any(|name| name.eq_ignore_ascii_case(self.table)) {
             return Ok(());
@@ -248,15 +244,11 @@ impl DatasetFile<'_> {
 
     fn sqlite_failure(&self, error: &rusqlite::Error) -> DatasetError {
         let path = self.path.into();
-        match sqlite_error_code(error) {
+        match error.sqlite_error_code() {
             Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
                 DatasetError::Locked { path }
             }
             _ => DatasetError::Broken { path, why: error.to_string() },
         }
     }
-}
-
-fn sqlite_error_code(error: &rusqlite::Error) -> Option<ErrorCode> {
-    error.sqlite_error_code()
 }

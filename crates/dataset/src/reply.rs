@@ -28,9 +28,6 @@ pub enum RequestedReplyLength {
 }
 
 impl RequestedReplyLength {
-    /// Reply length without an upper bound.
-    pub const ANY_REPLY_LENGTH: Self = Self::AtMost(u32::MAX);
-
     #[cfg(feature = "sqlite")]
     pub(crate) fn max_reply_tokens(self) -> u32 {
         match self {

@@ -85,7 +85,7 @@ pub(super) fn parse_dynamo_run_args(
         Some("run_trace_replay") => parse_agentic_lanes(&mut kwargs, concurrency)?,
         _ => None,
     };
-    let speedup = kwargs.take_optional_number("arrival_speedup_ratio")?.unwrap_or(1.0);
+    let speedup = kwargs.take_number("arrival_speedup_ratio", 1.0)?;
     if speedup <= 0.0 {
         return Err(invalid_field_error("kwargs.arrival_speedup_ratio", "must be more than 0"));
     }
@@ -143,7 +143,7 @@ fn parse_worker_pools(
     let split = kwargs.has_value("prefill_engine_args") || kwargs.has_value("decode_engine_args");
     if !split {
         for key in ["num_prefill_workers", "num_decode_workers"] {
-            if kwargs.take_optional_count(key)?.unwrap_or(1) != 1 {
+            if kwargs.take_count(key, 1)? != 1 {
                 return Err(kwargs.invalid_field(
                     key,
                     "applies only to separate prefill and decode workers; use num_workers",
@@ -154,7 +154,7 @@ fn parse_worker_pools(
         serving.require_role("extra_engine_args", WorkerRole::Aggregated)?;
         return Ok((None, serving));
     }
-    if kwargs.take_optional_count("num_workers")?.unwrap_or(1) != 1 {
+    if kwargs.take_count("num_workers", 1)? != 1 {
         return Err(kwargs.invalid_field(
             "num_workers",
             "does not apply to separate prefill and decode workers",
@@ -182,7 +182,7 @@ fn parse_worker_pool(
     count: &str,
 ) -> Result<DynamoWorkerGroup, DynamoRunError> {
     let worker = parse_dynamo_worker(&kwargs.take_value(args).unwrap_or_default(), dir)?;
-    match kwargs.take_optional_count(count)?.unwrap_or(1) {
+    match kwargs.take_count(count, 1)? {
         0 => Err(kwargs.invalid_field(count, "must be at least 1")),
         count => Ok(DynamoWorkerGroup { worker, count }),
     }
@@ -200,7 +200,7 @@ impl DynamoWorkerGroup {
 
 fn parse_router(kwargs: &mut DynamoJsonArgs) -> Result<RouterConfig, DynamoRunError> {
     let config = kwargs.take_value("router_config").unwrap_or_default();
-    let lag = kwargs.take_optional_number("kv_event_lag_ms")?.unwrap_or(0.0);
+    let lag = kwargs.take_number("kv_event_lag_ms", 0.0)?;
     let drawn = kwargs.take_choice_index("router_mode", &["round_robin", "kv_router"])? == 1;
     if !drawn && lag > 0.0 {
         return Err(kwargs.invalid_field("kv_event_lag_ms", "requires router_mode kv_router"));
@@ -270,16 +270,15 @@ fn parse_worker_args(
     dir: DynamoRunFolders<'_>,
 ) -> Result<DynamoWorker, DynamoRunError> {
     let mut worker = DynamoJsonArgs::new("extra_engine_args", value)?;
-    let engine = worker.take_value("engine").unwrap_or_default();
-    let mut engine = DynamoJsonArgs::new("extra_engine_args.engine", &engine)?;
-    let ranks = worker.take_optional_count("dp_size")?.unwrap_or(1);
+    let mut engine = worker.take_object("engine")?;
+    let ranks = worker.take_count("dp_size", 1)?;
     if !(1..=MAX_DATA_PARALLEL_RANKS).contains(&ranks) {
         let problem = format!("{ranks}, must be between 1 and {MAX_DATA_PARALLEL_RANKS}");
         return Err(invalid_field_error("extra_engine_args.dp_size", problem));
     }
     let measured = tables::take_kernel_timing_model(&mut engine, dir)?;
     let gpus = measured.as_ref().map_or(1, |measured| measured.setup.tp);
-    let gpus = worker.take_optional_count("tensor_parallel_size")?.unwrap_or(gpus);
+    let gpus = worker.take_count("tensor_parallel_size", gpus)?;
     let measured = match measured {
         Some(measured) => Some(measured.with_kv_cache_size(&mut worker, &mut engine)?),
         None => None,
@@ -395,8 +394,8 @@ fn take_transfer_time(args: &mut DynamoJsonArgs) -> Result<KvTransferTime, Dynam
 
 fn take_speed_factors(args: &mut DynamoJsonArgs) -> Result<SimulationSpeedFactors, DynamoRunError> {
     Ok(SimulationSpeedFactors {
-        all: args.take_optional_number("speedup_ratio")?.unwrap_or(1.0),
-        decode: args.take_optional_number("decode_speedup_ratio")?.unwrap_or(1.0),
+        all: args.take_number("speedup_ratio", 1.0)?,
+        decode: args.take_number("decode_speedup_ratio", 1.0)?,
     })
 }
 
@@ -411,8 +410,7 @@ fn take_trtllm_config(
         let problem = "is not modelled for trtllm, only aggregated";
         return Err(args.invalid_field("worker_type", problem));
     }
-    let more = args.take_value("trtllm").unwrap_or_default();
-    let mut more = DynamoJsonArgs::new("extra_engine_args.engine.trtllm", &more)?;
+    let mut more = args.take_object("trtllm")?;
     more.take_choice_index("capacity_scheduler_policy", &["guaranteed_no_evict"])?;
     more.reject_unknown_fields()?;
     let config = take_vllm_config(args, measured, dir, (ranks, 32))?;
@@ -431,10 +429,10 @@ fn take_vllm_config(
     (ranks, block_size): (u32, u32),
 ) -> Result<DynamoMockerConfig, DynamoRunError> {
     let blocks = measured.map_or(16_384, |measured| measured.blocks);
-    let num_gpu_blocks = args.take_optional_count("num_gpu_blocks")?.unwrap_or(blocks);
-    let block_size = args.take_optional_count("block_size")?.unwrap_or(block_size);
+    let num_gpu_blocks = args.take_count("num_gpu_blocks", blocks)?;
+    let block_size = args.take_count("block_size", block_size)?;
     // The interval has an effect only if ranks wait for each other.
-    let interval = args.take_optional_count("prefill_schedule_interval")?.unwrap_or(1);
+    let interval = args.take_count("prefill_schedule_interval", 1)?;
     if interval == 0 || (interval > 1 && ranks > 1) {
         let problem = "must be at least 1, and 1 where dp_size is more";
         return Err(args.invalid_field("prefill_schedule_interval", problem));
@@ -453,7 +451,7 @@ fn take_vllm_config(
         block_size,
         max_num_seqs: args.take_count_limit("max_num_seqs", 256)?,
         max_num_batched_tokens: args.take_count_limit("max_num_batched_tokens", 8192)?,
-        max_model_len: args.take_optional_count("max_model_len")?.unwrap_or(u32::MAX),
+        max_model_len: args.take_count("max_model_len", u32::MAX)?,
         enable_chunked_prefill: args.take_optional_bool("enable_chunked_prefill")?.unwrap_or(true),
         enable_prefix_caching: args.take_optional_bool("enable_prefix_caching")?.unwrap_or(true),
         victim: victims[args.take_choice_index("preemption_mode", &["lifo", "fifo"])?],
@@ -468,7 +466,7 @@ fn take_vllm_config(
 /// their random acceptance.
 fn take_acceptance_rates(args: &mut DynamoJsonArgs) -> Result<(Vec<f64>, u64), DynamoRunError> {
     let rates = args.take_optional_text("aic_nextn_accept_rates")?;
-    let seed = args.take_optional_count("aic_mtp_seed")?.unwrap_or(42).into();
+    let seed = args.take_count("aic_mtp_seed", 42)?.into();
     let Some(drafts) = args.take_optional_count("aic_nextn")? else {
         return match rates {
             Some(_) => Err(args.invalid_field("aic_nextn_accept_rates", "needs aic_nextn")),
@@ -501,10 +499,9 @@ fn take_sglang_config(
     dir: DynamoRunFolders<'_>,
 ) -> Result<SglangConfig, DynamoRunError> {
     let pages = measured.map_or(16_384, |measured| measured.blocks);
-    let num_pages = args.take_optional_count("num_gpu_blocks")?.unwrap_or(pages);
-    let page_size = args.take_optional_count("block_size")?.unwrap_or(1);
-    let more = args.take_value("sglang").unwrap_or_default();
-    let mut more = DynamoJsonArgs::new("extra_engine_args.engine.sglang", &more)?;
+    let num_pages = args.take_count("num_gpu_blocks", pages)?;
+    let page_size = args.take_count("block_size", 1)?;
+    let mut more = args.take_object("sglang")?;
     let policies = [SglangSchedulePolicy::Fifo, SglangSchedulePolicy::Lpm];
     let defaults = SglangConfig::default();
     if !args.take_optional_bool("enable_chunked_prefill")?.unwrap_or(true) {
@@ -525,22 +522,16 @@ fn take_sglang_config(
         num_pages,
         page_size,
         max_num_seqs: args.take_count_limit("max_num_seqs", 256)?,
-        max_model_len: args.take_optional_count("max_model_len")?.unwrap_or(u32::MAX),
+        max_model_len: args.take_count("max_model_len", u32::MAX)?,
         enable_prefix_caching: args.take_optional_bool("enable_prefix_caching")?.unwrap_or(true),
-        prefill_decode_interval: args.take_optional_count("prefill_decode_interval")?.unwrap_or(0),
+        prefill_decode_interval: args.take_count("prefill_decode_interval", 0)?,
         schedule_policy: policies[more.take_choice_index("schedule_policy", &["fifo", "lpm"])?],
-        max_prefill_tokens: more
-            .take_optional_count("max_prefill_tokens")?
-            .unwrap_or(defaults.max_prefill_tokens),
+        max_prefill_tokens: more.take_count("max_prefill_tokens", defaults.max_prefill_tokens)?,
         chunked_prefill_size: more
-            .take_optional_count("chunked_prefill_size")?
-            .unwrap_or(defaults.chunked_prefill_size),
+            .take_count("chunked_prefill_size", defaults.chunked_prefill_size)?,
         clip_max_new_tokens: more
-            .take_optional_count("clip_max_new_tokens")?
-            .unwrap_or(defaults.clip_max_new_tokens),
-        schedule_conservativeness: more
-            .take_optional_number("schedule_conservativeness")?
-            .unwrap_or(1.0),
+            .take_count("clip_max_new_tokens", defaults.clip_max_new_tokens)?,
+        schedule_conservativeness: more.take_number("schedule_conservativeness", 1.0)?,
         log_admissions: true,
         ..defaults
     };
@@ -557,18 +548,13 @@ fn take_latency_model(
     if let Some(measured) = measured {
         return Ok(measured.model.clone());
     }
-    let value = args.take_value("timing_model").unwrap_or_default();
-    let mut timing = DynamoJsonArgs::new("extra_engine_args.engine.timing_model", &value)?;
+    let mut timing = args.take_object("timing_model")?;
     let model = match timing.take_choice_index("type", &["polynomial", "fixed", "external"])? {
         0 => LatencyModel::Polynomial(PolynomialStepTime::for_kv_cache_capacity(capacity)),
-        1 => {
-            let mut ms = |key| -> Result<Duration, DynamoRunError> {
-                let ms = timing.take_optional_number(key)?.unwrap_or(0.0);
-                Duration::try_from_secs_f64(ms / 1e3)
-                    .map_err(|_| timing.invalid_field(key, format!("{ms} ms is too long")))
-            };
-            LatencyModel::Constant { prefill: ms("prefill_ms")?, decode: ms("decode_ms")? }
-        }
+        1 => LatencyModel::Constant {
+            prefill: timing.take_milliseconds("prefill_ms")?,
+            decode: timing.take_milliseconds("decode_ms")?,
+        },
         _ => {
             timing.take_choice_index("provider", &["dynamo_profile"])?;
             let config = timing.take_value("config").unwrap_or_default();

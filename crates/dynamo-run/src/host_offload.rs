@@ -42,14 +42,9 @@ pub(super) fn take_host_kv_offload_args(
     let blocks = args.take_optional_count("num_host_blocks")?.filter(|blocks| *blocks > 0);
     let blocks =
         blocks.ok_or_else(|| args.invalid_field("num_host_blocks", "must be at least 1"))?;
-    let ms = args.take_optional_number("latency_to_first_byte_ms")?.unwrap_or(0.0);
-    let latency = Duration::try_from_secs_f64(ms / 1e3);
-    let latency = latency.map_err(|_| {
-        args.invalid_field("latency_to_first_byte_ms", format!("{ms} ms is too long"))
-    })?;
-    let to_host =
-        args.take_optional_number("d2h_bandwidth_gbps")?.unwrap_or(DEFAULT_HOST_LINK_GBPS);
-    let to_gpu = args.take_optional_number("h2d_bandwidth_gbps")?.unwrap_or(DEFAULT_HOST_LINK_GBPS);
+    let latency = args.take_milliseconds("latency_to_first_byte_ms")?;
+    let to_host = args.take_number("d2h_bandwidth_gbps", DEFAULT_HOST_LINK_GBPS)?;
+    let to_gpu = args.take_number("h2d_bandwidth_gbps", DEFAULT_HOST_LINK_GBPS)?;
     // These values belong to a pool that several workers share.
     args.ignore_fields(&["shared_d2h_bandwidth_gbps", "shared_h2d_bandwidth_gbps"]);
     args.reject_unknown_fields()?;

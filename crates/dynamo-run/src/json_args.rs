@@ -1,3 +1,6 @@
+use std::path::Path;
+use std::time::Duration;
+
 use serde_json::{Map, Value};
 
 use super::error::DynamoRunError;
@@ -55,45 +58,57 @@ impl DynamoJsonArgs {
         invalid_field_error(&self.path_of(key), problem)
     }
 
-    pub(super) fn take_optional_count(&mut self, key: &str) -> Result<Option<u32>, DynamoRunError> {
+    /// Removes the field `key` and returns what `read` makes of its value; `kind` names the values
+    /// that `read` accepts.
+    fn take_as<T>(
+        &mut self,
+        key: &str,
+        kind: &str,
+        read: impl FnOnce(&Value) -> Option<T>,
+    ) -> Result<Option<T>, DynamoRunError> {
         let Some(value) = self.take_value(key) else {
             return Ok(None);
         };
-        let count = value.as_u64().and_then(|n| u32::try_from(n).ok());
-        count
-            .map(Some)
-            .ok_or_else(|| self.invalid_field(key, format!("{value} is not a whole number")))
+        let read = read(&value);
+        read.map(Some).ok_or_else(|| self.invalid_field(key, format!("{value} is not {kind}")))
+    }
+
+    pub(super) fn take_optional_count(&mut self, key: &str) -> Result<Option<u32>, DynamoRunError> {
+        self.take_as(key, "a whole number", |value| u32::try_from(value.as_u64()?).ok())
+    }
+
+    pub(super) fn take_count(&mut self, key: &str, default: u32) -> Result<u32, DynamoRunError> {
+        Ok(self.take_optional_count(key)?.unwrap_or(default))
     }
 
     pub(super) fn take_optional_number(
         &mut self,
         key: &str,
     ) -> Result<Option<f64>, DynamoRunError> {
-        let Some(value) = self.take_value(key) else {
-            return Ok(None);
-        };
-        let number = value.as_f64().filter(|n| n.is_finite() && *n >= 0.0);
-        let problem = || format!("{value} is not a number of 0 or more");
-        number.map(Some).ok_or_else(|| self.invalid_field(key, problem()))
+        let read = |value: &Value| value.as_f64().filter(|n| n.is_finite() && *n >= 0.0);
+        self.take_as(key, "a number of 0 or more", read)
+    }
+
+    pub(super) fn take_number(&mut self, key: &str, default: f64) -> Result<f64, DynamoRunError> {
+        Ok(self.take_optional_number(key)?.unwrap_or(default))
+    }
+
+    /// Removes the number of milliseconds in the field `key`; a missing field counts as 0.
+    pub(super) fn take_milliseconds(&mut self, key: &str) -> Result<Duration, DynamoRunError> {
+        let ms = self.take_number(key, 0.0)?;
+        Duration::try_from_secs_f64(ms / 1e3)
+            .map_err(|_| self.invalid_field(key, format!("{ms} ms is too long")))
     }
 
     pub(super) fn take_optional_bool(&mut self, key: &str) -> Result<Option<bool>, DynamoRunError> {
-        let Some(value) = self.take_value(key) else {
-            return Ok(None);
-        };
-        let flag = value.as_bool().map(Some);
-        flag.ok_or_else(|| self.invalid_field(key, format!("{value} is not true or false")))
+        self.take_as(key, "true or false", Value::as_bool)
     }
 
     pub(super) fn take_optional_text(
         &mut self,
         key: &str,
     ) -> Result<Option<String>, DynamoRunError> {
-        let Some(value) = self.take_value(key) else {
-            return Ok(None);
-        };
-        let text = value.as_str().map(str::to_owned);
-        text.map(Some).ok_or_else(|| self.invalid_field(key, format!("{value} is not a string")))
+        self.take_as(key, "a string", |value| value.as_str().map(str::to_owned))
     }
 
     /// Removes and returns the integer in the field `key`; `null` means no limit (`u32::MAX`).
@@ -106,7 +121,7 @@ impl DynamoJsonArgs {
             self.map.remove(key);
             return Ok(u32::MAX);
         }
-        Ok(self.take_optional_count(key)?.unwrap_or(default))
+        self.take_count(key, default)
     }
 
     /// Removes the string in the field `key` and returns its index in `words`; 0 if the field is
@@ -141,4 +156,11 @@ impl DynamoJsonArgs {
 
 pub(super) fn invalid_field_error(key: &str, problem: impl Into<String>) -> DynamoRunError {
     DynamoRunError::Argument { key: key.to_owned(), problem: problem.into() }
+}
+
+pub(super) fn read_json_file(path: &Path) -> Result<Value, DynamoRunError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| DynamoRunError::Io { path: path.to_owned(), error })?;
+    serde_json::from_str(&text)
+        .map_err(|error| DynamoRunError::Json { place: path.display().to_string(), error })
 }

@@ -38,11 +38,7 @@ pub fn replay_dynamo_run(
     dir: &Path,
     kernel_tables: Option<&Path>,
 ) -> Result<ReplayReport, DynamoRunError> {
-    let path = dir.join("args.json");
-    let text = std::fs::read_to_string(&path)
-        .map_err(|error| DynamoRunError::Io { path: path.clone(), error })?;
-    let args = serde_json::from_str(&text)
-        .map_err(|error| DynamoRunError::Json { place: path.display().to_string(), error })?;
+    let args = json_args::read_json_file(&dir.join("args.json"))?;
     let folders = DynamoRunFolders { run: dir, kernel_tables };
     typical::replay_run_of_typical_seed(&|| args::parse_dynamo_run_args(&args, folders))
 }

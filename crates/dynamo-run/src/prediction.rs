@@ -102,7 +102,7 @@ fn take_engine(
     }
     insert_some(&mut shared, "aic_backend_version", engine.take_value("backend_version"));
     if let Some(drafts) = engine.take_optional_count("nextn")?.filter(|drafts| *drafts > 0) {
-        let accepted = engine.take_optional_number("nextn_accepted")?.unwrap_or(0.0);
+        let accepted = engine.take_number("nextn_accepted", 0.0)?;
         shared.insert("aic_nextn".to_owned(), drafts.into());
         shared.insert("aic_nextn_accept_rates".to_owned(), accept_rates(drafts, accepted).into());
     }
@@ -277,9 +277,9 @@ impl WorkerArgs {
         backend: &str,
         role: &str,
     ) -> Result<(), DynamoRunError> {
-        let tokens = args.take_optional_count("max_batched_tokens")?.unwrap_or(8192);
+        let tokens = args.take_count("max_batched_tokens", 8192)?;
         let sequences = if role == "prefill" { 1 } else { 256 };
-        let sequences = args.take_optional_count("max_sequences")?.unwrap_or(sequences);
+        let sequences = args.take_count("max_sequences", sequences)?;
         self.insert("max_num_batched_tokens", tokens);
         self.insert("max_num_seqs", sequences);
         let (own, other) = match backend {
@@ -297,7 +297,7 @@ impl WorkerArgs {
         shared: &SharedEngineArgs,
         source: StepTimeSource,
     ) -> Result<(), DynamoRunError> {
-        self.block = args.take_optional_count("block_size")?.unwrap_or(self.block);
+        self.block = args.take_count("block_size", self.block)?;
         self.insert("block_size", self.block);
         let caching = args.take_optional_bool("prefix_caching")?.unwrap_or(true);
         self.insert("enable_prefix_caching", caching);
@@ -308,7 +308,7 @@ impl WorkerArgs {
             let blocks = match capacity.take_optional_count("blocks")? {
                 Some(blocks) => blocks,
                 None => {
-                    let bytes = capacity.take_optional_number("bytes")?.unwrap_or(0.0);
+                    let bytes = capacity.take_number("bytes", 0.0)?;
                     let token = token.as_ref().and_then(Value::as_f64);
                     let token =
                         token.ok_or_else(|| args.invalid_field("bytes_per_token", "is missing"))?;
@@ -322,7 +322,7 @@ impl WorkerArgs {
                 "sglang" => ("mem_fraction_static", 0.88),
                 _ => ("free_gpu_memory_fraction", 0.9),
             };
-            let fraction = capacity.take_optional_number("memory_fraction")?.unwrap_or(fraction);
+            let fraction = capacity.take_number("memory_fraction", fraction)?;
             self.worker.insert(key.to_owned(), fraction.into());
         } else {
             let problem = "must be fixed, because timing.type is not default";
@@ -400,9 +400,9 @@ fn take_traffic(
         0 => ["input_tokens", "output_tokens"],
         _ => ["new_input_tokens_per_turn", "output_tokens_per_turn"],
     };
-    let input = source.take_optional_count(names[0])?.unwrap_or(1024);
-    let output = source.take_optional_count(names[1])?.unwrap_or(128);
-    let shared = source.take_optional_count("cached_prefix_tokens")?.unwrap_or(0);
+    let input = source.take_count(names[0], 1024)?;
+    let output = source.take_count(names[1], 128)?;
+    let shared = source.take_count("cached_prefix_tokens", 0)?;
     if shared % block != 0 || shared > input {
         let problem =
             format!("{shared}, must be a multiple of the block size {block}, at most {input}");
@@ -416,7 +416,7 @@ fn take_traffic(
     }
     let mut session = source.take_object("session")?;
     if kind == 1 {
-        let turns = session.take_optional_count("turns")?.unwrap_or(4);
+        let turns = session.take_count("turns", 4)?;
         kwargs.insert("turns_per_session".to_owned(), turns.into());
         for (key, arg) in [
             ("shared_prefix_ratio", "shared_prefix_ratio"),
@@ -450,12 +450,12 @@ fn take_load(
     let rate_key = if source == 0 { "requests_per_second" } else { "sessions_per_second" };
     match kind {
         0 => {
-            let sessions = load.take_optional_count("concurrency")?.unwrap_or(10);
+            let sessions = load.take_count("concurrency", 10)?;
             insert("replay_concurrency", sessions.into());
             Ok(sessions.into())
         }
         3 => {
-            let speedup = load.take_optional_number("speedup")?.unwrap_or(1.0);
+            let speedup = load.take_number("speedup", 1.0)?;
             insert("arrival_speedup_ratio", speedup.into());
             insert_some(kwargs, "agentic_lanes", load.take_value("agentic_lanes"));
             take_defaults(load, &[("agentic_warmup", json!(false))])?;
@@ -466,7 +466,7 @@ fn take_load(
             let rate = rate.ok_or_else(|| load.invalid_field(rate_key, "must be above 0"))?;
             if kind == 1 {
                 insert("request_rate", rate.into());
-                insert("arrival_seed", load.take_optional_count("seed")?.unwrap_or(42).into());
+                insert("arrival_seed", load.take_count("seed", 42)?.into());
             } else {
                 insert("arrival_interval_ms", (1e3 / rate).into());
             }

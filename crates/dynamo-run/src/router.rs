@@ -23,17 +23,11 @@ pub fn parse_kv_router_config(value: &Value) -> Result<KvAwareRouterConfig, Dyna
             .or(weight)
             .unwrap_or(defaults.overlap_score_credit),
         overlap_score_credit_decay: args
-            .take_optional_number("overlap_score_credit_decay")?
-            .unwrap_or(defaults.overlap_score_credit_decay),
-        prefill_load_scale: args
-            .take_optional_number("prefill_load_scale")?
-            .unwrap_or(defaults.prefill_load_scale),
+            .take_number("overlap_score_credit_decay", defaults.overlap_score_credit_decay)?,
+        prefill_load_scale: args.take_number("prefill_load_scale", defaults.prefill_load_scale)?,
         decode_active_request_weight: args
-            .take_optional_number("decode_active_request_weight")?
-            .unwrap_or(defaults.decode_active_request_weight),
-        temperature: args
-            .take_optional_number("router_temperature")?
-            .unwrap_or(defaults.temperature),
+            .take_number("decode_active_request_weight", defaults.decode_active_request_weight)?,
+        temperature: args.take_number("router_temperature", defaults.temperature)?,
         queue_threshold: args.take_optional_number("router_queue_threshold")?,
         policy: policies[policy],
         track_prefill_tokens: args

@@ -19,7 +19,7 @@ use vllm_sim_engine::latency::{
 };
 
 use super::error::DynamoRunError;
-use super::json_args::{DynamoJsonArgs, invalid_field_error};
+use super::json_args::{DynamoJsonArgs, invalid_field_error, read_json_file};
 
 const DEFAULT_AIC_SYSTEM: &str = "h200_sxm";
 const AIC_BACKENDS: [&str; 3] = ["vllm", "sglang", "trtllm"];
@@ -267,12 +267,7 @@ impl KernelTableArgs {
     fn read_model_shape(&self, path: &str, dir: &Path) -> Result<ModelShape, DynamoRunError> {
         let file = dir.join(path).join("config.json");
         if file.is_file() {
-            let text = std::fs::read_to_string(&file)
-                .map_err(|error| DynamoRunError::Io { path: file.clone(), error })?;
-            let json: Value = serde_json::from_str(&text).map_err(|error| {
-                DynamoRunError::Json { place: file.display().to_string(), error }
-            })?;
-            return ModelShape::from_hf_config(&json)
+            return ModelShape::from_hf_config(&read_json_file(&file)?)
                 .map_err(|error| self.invalid_field("model_path", format!("{path}: {error}")));
         }
         known_model_shape(path).ok_or_else(|| {
@@ -312,7 +307,7 @@ impl KernelTimingModel {
             if !args.has_value(key) {
                 return Ok(default);
             }
-            let count = args.take_optional_count(key)?.unwrap_or(default);
+            let count = args.take_count(key, default)?;
             args.put_value_back(key, count.into());
             Ok(count)
         };

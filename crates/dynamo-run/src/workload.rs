@@ -38,7 +38,7 @@ pub(super) fn synthetic_workload(
         0..4 => 0,
         _ => length(3, "new_input_tokens_per_turn", 1, MAX_PROMPT_OR_OUTPUT_TOKENS)?,
     };
-    let turns = kwargs.take_optional_count("turns_per_session")?.unwrap_or(1).max(1);
+    let turns = kwargs.take_count("turns_per_session", 1)?.max(1);
     if u64::from(turns) * u64::from(count) > MAX_REQUESTS {
         let problem = format!("has more than {MAX_REQUESTS} requests");
         return Err(invalid_field_error("kwargs.turns_per_session", problem));
@@ -49,11 +49,11 @@ pub(super) fn synthetic_workload(
         output: TokenLengthDistribution::Constant(output),
         turns: TokenLengthDistribution::Constant(turns),
         grows_by: positional.get(3).map(|_| TokenLengthDistribution::Constant(added)),
-        shared_prefix_ratio: kwargs.take_optional_number("shared_prefix_ratio")?.unwrap_or(0.0),
-        prefix_groups: kwargs.take_optional_count("num_prefix_groups")?.unwrap_or(0),
-        think_ms: kwargs.take_optional_number("inter_turn_delay_ms")?.unwrap_or(0.0),
+        shared_prefix_ratio: kwargs.take_number("shared_prefix_ratio", 0.0)?,
+        prefix_groups: kwargs.take_count("num_prefix_groups", 0)?,
+        think_ms: kwargs.take_number("inter_turn_delay_ms", 0.0)?,
         arrivals: parse_arrivals(kwargs, concurrency)?,
-        arrival_seed: kwargs.take_optional_count("arrival_seed")?.unwrap_or(42).into(),
+        arrival_seed: kwargs.take_count("arrival_seed", 42)?.into(),
         block,
         ..SyntheticWorkload::default()
     };
@@ -118,11 +118,9 @@ pub(super) fn trace_workload(
     }
     let options = load::WorkloadReadOptions {
         format,
-        trace_block_size: kwargs.take_optional_count("trace_block_size")?.unwrap_or(512),
-        shared_prefix_ratio: kwargs
-            .take_optional_number("trace_shared_prefix_ratio")?
-            .unwrap_or(0.0),
-        prefix_groups: kwargs.take_optional_count("trace_num_prefix_groups")?.unwrap_or(0),
+        trace_block_size: kwargs.take_count("trace_block_size", 512)?,
+        shared_prefix_ratio: kwargs.take_number("trace_shared_prefix_ratio", 0.0)?,
+        prefix_groups: kwargs.take_count("trace_num_prefix_groups", 0)?,
         session_order: match closed {
             true => load::SessionOrder::AsListed,
             false => load::SessionOrder::ByStart,
@@ -132,7 +130,7 @@ pub(super) fn trace_workload(
         ..load::WorkloadReadOptions::default()
     };
     let mut source = load::open_workload_files(&files, &options)?;
-    if source.has_no_start_times() && !closed {
+    if source.facts().has_no_start_times && !closed {
         let problem = "the trace has no start times, so give replay_concurrency";
         return Err(invalid_field_error("kwargs.trace_format", problem));
     }

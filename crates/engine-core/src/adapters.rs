@@ -7,7 +7,6 @@ use super::control::lock_unpoisoned;
 use super::parts::EngineCoreDependencies;
 use super::request::LoraRequest;
 use vllm_sim_service::LoraAdapterLoadMode;
-use vllm_sim_service::ModelTarget;
 
 pub(crate) struct LoadedLoraAdapters {
     parts: EngineCoreDependencies,
@@ -28,8 +27,7 @@ impl LoadedLoraAdapters {
             return Err("LoRA is not enabled. Use --enable-lora to enable LoRA.".to_owned());
         }
         let models = &self.parts.service.models;
-        let known =
-            matches!(models.resolve_model_name(Some(&lora.name)), Some(ModelTarget::Lora { .. }));
+        let known = matches!(models.resolve_model_name(&lora.name), Ok(Some(_)));
         if !known || lora.in_place {
             let loaded = models.load_lora_adapter(
                 &lora.name,

@@ -58,7 +58,7 @@ pub(crate) struct PoolingTensor {
     pub(crate) numbers: Vec<f32>,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct EngineCoreOutput {
     pub(crate) id: Arc<str>,
     pub(crate) tokens: Vec<u32>,
@@ -79,20 +79,7 @@ pub(crate) struct EngineCoreOutput {
 
 impl EngineCoreOutput {
     pub(crate) fn empty_output(request_id: Arc<str>) -> Self {
-        Self {
-            id: request_id,
-            tokens: Vec::new(),
-            logprobs: None,
-            prompt_logprobs: None,
-            pooled: None,
-            finish: None,
-            stop: None,
-            events: Vec::new(),
-            prefill: None,
-            prompt_scores: None,
-            trace: None,
-            error: None,
-        }
+        Self { id: request_id, ..Self::default() }
     }
 }
 

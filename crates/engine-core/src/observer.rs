@@ -68,7 +68,7 @@ impl EngineOutputObserver {
             self.close_step(self.at);
         }
         self.at = at;
-        self.open.push((record.request.id.clone(), event));
+        self.open.push((record.request_id.clone(), event));
     }
 
     fn count_lora(
@@ -76,7 +76,7 @@ impl EngineOutputObserver {
         record: &SequenceRecord,
         change: impl FnOnce(&mut LoraSequenceCounts),
     ) {
-        if let Some(name) = &record.request.lora {
+        if let Some(name) = &record.lora {
             let loras = &mut self.stats.loras;
             let used = loras.entry(name.clone()).or_default();
             change(used);
@@ -127,6 +127,7 @@ impl EngineObserver for EngineOutputObserver {
                 return;
             }
             SchedulerEvent::Tokens { n, .. } => EngineStepEvent::Tokens(*n),
+            SchedulerEvent::Decoded { .. } => EngineStepEvent::Tokens(1),
             SchedulerEvent::Preempted { .. } => {
                 self.count_lora(record, |used| {
                     used.running = used.running.saturating_sub(1);
@@ -155,7 +156,14 @@ impl EngineObserver for EngineOutputObserver {
     }
 
     fn on_engine_event(&mut self, at: SimTime, event: &SchedulerEvent) {
-        if self.steps && matches!(event, SchedulerEvent::Step { .. }) {
+        let SchedulerEvent::Step { count, .. } = event else { return };
+        if self.steps {
+            let tokens =
+                |(_, event): &&(_, EngineStepEvent)| matches!(event, EngineStepEvent::Tokens(_));
+            for _ in 1..*count {
+                let events = self.open.iter().filter(tokens).cloned().collect();
+                self.done.push(EngineStepEvents { at, events, stats: None });
+            }
             self.close_step(at);
         }
     }

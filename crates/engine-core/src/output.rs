@@ -120,13 +120,9 @@ impl ActiveRequest {
         match event {
             EngineStepEvent::Tokens(n) => {
                 let (from, before) = (choice.sent as usize, output.tokens.len());
-                for _ in 0..*n {
-                    let Some(token) = choice.script.next_token(&mut choice.cursor) else {
-                        break;
-                    };
-                    choice.sent += 1;
-                    output.tokens.push(token.id);
-                }
+                let tokens = choice.script.next_tokens(&mut choice.cursor, *n);
+                output.tokens.extend(tokens.map(|token| token.id));
+                choice.sent += (output.tokens.len() - before) as u32;
                 if let Some(logprobs) = &mut self.logprobs {
                     let (asked, source) = (&logprobs.asked, logprobs.source);
                     if let Some(prompt) = logprobs.prompt.take() {

@@ -29,8 +29,8 @@ use super::request_ids::UsedRequestIds;
 use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GenerationRequest, JobSubmissionError, KvBlockSaltAndSession, OutputTokenBudget, RequestError,
-    RequestFaults, RequestRules, RequestSubmissionChecks,
+    GenerationRequest, JobSubmissionError, KvBlockSaltAndSession, OutputTokenBudget,
+    RequestContext, RequestError, RequestFaults, RequestRules, RequestSubmissionChecks,
 };
 use vllm_sim_tokenizer::SpecialTokenHandling;
 
@@ -216,7 +216,7 @@ impl RequestSubmitter {
                 session_id: fields.session_id.map(Into::into),
             },
             trace: fields.trace,
-            faults: Some(Arc::new(faults)),
+            context: RequestContext { faults: Some(Arc::new(faults)), ..Default::default() },
             prompts: PromptSource::Ready(vec![TokenizedPrompt {
                 echo: self.prompt_text(&prompt),
                 reasoning_start,
@@ -233,7 +233,7 @@ impl RequestSubmitter {
         let resolved = service.resolve_model(&self.rules, lora.as_deref());
         let resolved = resolved.map_err(|refusal| failure_of_error(&refusal))?;
         let generated = service.generate_reply(&self.rules, resolved, Box::new(request)).await;
-        let (reply, _) = generated.map_err(|refused| failure_of_error(&refused.into_error()))?;
+        let (reply, _) = generated.map_err(|refused| failure_of_error(&refused.error))?;
         let own = service.generator.tokenizer().eos_token_id();
         Ok(StartedRequest::Generated(Box::new(ActiveRequest::new(
             id.clone(),

@@ -14,7 +14,7 @@ pub(crate) struct EngineStepEvents {
     pub(crate) stats: Option<Box<SchedulerStats>>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) enum EngineStepEvent {
     Scheduled { queued: SimTime, scheduled: SimTime, prefill: PrefillStats },
     Preempted(SimTime),

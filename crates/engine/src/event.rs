@@ -70,13 +70,15 @@ pub enum SchedulerEvent {
         /// Number of draft tokens accepted.
         accepted: u32,
     },
-    /// A sequence emitted one output token at the end of each of the last `n` steps.
+    /// A sequence emitted one output token at the end of each of `n` consecutive steps.
     ///
-    /// Only emitted with `SchedulerReportingConfig::run_lengths`, between the
-    /// [`SchedulerEvent::Step`] of the last of these steps and the next one. Its own instant has no
-    /// meaning. Within a step, all [`SchedulerEvent::Tokens`] precede the [`SchedulerEvent::Step`].
-    /// The token before a run was released in the step before the run, so the gap before each token
-    /// is the duration of its step.
+    /// Steps that take no time are reported together: the event precedes the
+    /// [`SchedulerEvent::Step`] that counts them, as [`SchedulerEvent::Tokens`] do.
+    ///
+    /// With `SchedulerReportingConfig::run_lengths`, the event covers the last `n` steps instead, and
+    /// is emitted between the [`SchedulerEvent::Step`] of the last of them and the next one. Its own
+    /// instant then has no meaning. The token before a run was released in the step before the run,
+    /// so the gap before each token is the duration of its step.
     Decoded {
         /// Id of the sequence that emitted an output token in each of the steps.
         id: SeqId,
@@ -146,7 +148,7 @@ pub enum SchedulerEvent {
     Cleared,
     /// The prefix cache in host memory changed, or a copy between host memory and the GPU ended.
     Host(Box<HostCacheEvent>),
-    /// A step ended (batching schedulers only).
+    /// A step ended (batching schedulers only), or several equal ones that take no time.
     Step {
         /// Simulated time at which the step started.
         begun: SimTime,
@@ -154,6 +156,8 @@ pub enum SchedulerEvent {
         prompt_tokens: u32,
         /// Number of output tokens that the step emitted.
         output_tokens: u32,
+        /// Number of equal steps that ended, at least one.
+        count: u32,
     },
     /// A sequence waits until its LoRA adapter is loaded.
     LoraLoading {

@@ -319,8 +319,8 @@ fn write_decode_times(text: &mut String, engine: &VllmSchedulerConfig) -> fmt::R
     let LatencyModel::Roofline(roofline) = &engine.latency else {
         return Ok(());
     };
-    let parts: Vec<_> =
-        steps.iter().map(|(_, batch)| roofline.step_time_breakdown(batch)).collect();
+    let parts = steps.iter().map(|(_, batch)| step_parts(&roofline.step_time_breakdown(batch)));
+    let parts: Vec<_> = parts.collect();
     write_step_parts(text, &parts)?;
     write_weights_from_host(text, engine, steps.iter().map(|_| 1))
 }
@@ -361,15 +361,11 @@ fn write_prefill_times(text: &mut String, engine: &VllmSchedulerConfig) -> fmt::
     let LatencyModel::Roofline(roofline) = &engine.latency else {
         return Ok(());
     };
-    let parts: Vec<_> = lengths
-        .iter()
-        .map(|&n| {
-            chunks(n)
-                .map(|batch| roofline.step_time_breakdown(&batch))
-                .fold(StepTimeBreakdown::default(), add_breakdowns)
-        })
-        .collect();
-    write_step_parts(text, &parts)?;
+    let parts = lengths.iter().map(|&n| {
+        let steps = chunks(n).map(|batch| step_parts(&roofline.step_time_breakdown(&batch)));
+        steps.fold([0.0; 8], |sums, parts| std::array::from_fn(|part| sums[part] + parts[part]))
+    });
+    write_step_parts(text, &parts.collect::<Vec<_>>())?;
     write_weights_from_host(text, engine, lengths.iter().map(|&n| chunks(n).count()))?;
     let front_end =
         |running: u32| roofline.front_end_processing_delay(0, running).as_secs_f64() * 1e3;
@@ -384,35 +380,37 @@ fn write_prefill_times(text: &mut String, engine: &VllmSchedulerConfig) -> fmt::
     )
 }
 
-fn add_breakdowns(a: StepTimeBreakdown, b: StepTimeBreakdown) -> StepTimeBreakdown {
-    StepTimeBreakdown {
-        gemm: a.gemm + b.gemm,
-        moe: a.moe + b.moe,
-        lm_head: a.lm_head + b.lm_head,
-        decode_attention: a.decode_attention + b.decode_attention,
-        prefill_attention: a.prefill_attention + b.prefill_attention,
-        all_reduce: a.all_reduce + b.all_reduce,
-        small: a.small + b.small,
-        overhead: a.overhead + b.overhead,
-    }
+/// Names of the parts of a step's time, in the order of [`step_parts`].
+const STEP_PART_NAMES: [&str; 8] = [
+    "matrices",
+    "experts",
+    "output head",
+    "attention",
+    "attention",
+    "all-reduce",
+    "small kernels",
+    "overhead",
+];
+
+/// Returns the parts of a step's time, in us.
+fn step_parts(b: &StepTimeBreakdown) -> [f64; 8] {
+    [
+        b.gemm,
+        b.moe,
+        b.lm_head,
+        b.decode_attention,
+        b.prefill_attention,
+        b.all_reduce,
+        b.small,
+        b.overhead,
+    ]
 }
 
-fn write_step_parts(text: &mut String, steps: &[StepTimeBreakdown]) -> fmt::Result {
-    type StepCause = (&'static str, fn(&StepTimeBreakdown) -> f64);
-    let causes: [StepCause; 8] = [
-        ("matrices", |b| b.gemm),
-        ("experts", |b| b.moe),
-        ("output head", |b| b.lm_head),
-        ("attention", |b| b.decode_attention),
-        ("attention", |b| b.prefill_attention),
-        ("all-reduce", |b| b.all_reduce),
-        ("small kernels", |b| b.small),
-        ("overhead", |b| b.overhead),
-    ];
-    for (cause, of) in causes {
-        if steps.iter().any(|step| of(step) > 0.0) {
-            let cells = steps.iter().map(|step| format!("{:.2}", of(step) / 1e3));
-            write_table_line(text, &format!("  {cause}"), cells)?;
+fn write_step_parts(text: &mut String, steps: &[[f64; 8]]) -> fmt::Result {
+    for (part, name) in STEP_PART_NAMES.iter().enumerate() {
+        if steps.iter().any(|parts| parts[part] > 0.0) {
+            let cells = steps.iter().map(|parts| format!("{:.2}", parts[part] / 1e3));
+            write_table_line(text, &format!("  {name}"), cells)?;
         }
     }
     Ok(())

@@ -10,7 +10,7 @@ const RECORDED_DEPLOYMENTS_CSV: &str = include_str!("recorded_deployments.csv");
 
 /// Recorded runs of one deployment, with the median absolute errors of their predictions, in
 /// percent.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct RecordedDeployment {
     judge: &'static str,
     model: &'static str,
@@ -37,11 +37,12 @@ struct RecordedDeployment {
 }
 
 /// Source of most prompt tokens of a run: the prefix cache or computation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PromptCacheUse {
     /// Nearly all prompt tokens come from the prefix cache.
     Cached,
     /// Nearly all prompt tokens are computed.
+    #[default]
     Computed,
     /// Prompt tokens come partly from the prefix cache and partly from computation.
     Mixed,
@@ -168,29 +169,17 @@ impl std::fmt::Display for KnownPredictionErrors {
 
 /// Known prediction errors of a deployment, for cached, computed and mixed prompts.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct DeploymentPredictionEvidence {
-    cached: KnownPredictionErrors,
-    computed: KnownPredictionErrors,
-    mixed: KnownPredictionErrors,
-}
+pub struct DeploymentPredictionEvidence([KnownPredictionErrors; 3]);
 
 impl DeploymentPredictionEvidence {
     pub(super) fn new(setup: &RooflineModelSetup) -> Self {
-        let of = |prompts| prediction_accuracy(setup, prompts);
-        Self {
-            cached: of(PromptCacheUse::Cached),
-            computed: of(PromptCacheUse::Computed),
-            mixed: of(PromptCacheUse::Mixed),
-        }
+        let uses = [PromptCacheUse::Cached, PromptCacheUse::Computed, PromptCacheUse::Mixed];
+        Self(uses.map(|prompts| prediction_accuracy(setup, prompts)))
     }
 
     /// Returns the known prediction errors for cached, computed or mixed prompts.
     pub fn known_errors_for_prompts(&self, prompts: PromptCacheUse) -> &KnownPredictionErrors {
-        match prompts {
-            PromptCacheUse::Cached => &self.cached,
-            PromptCacheUse::Computed => &self.computed,
-            PromptCacheUse::Mixed => &self.mixed,
-        }
+        &self.0[prompts as usize]
     }
 }
 
@@ -227,22 +216,14 @@ fn prediction_accuracy(
         &setup.profile_run(1, 1),
     );
     let asked = RecordedDeployment {
-        judge: "",
-        model: "",
         gpu: setup.gpu.name,
         weights: shape.quantization.scheme.weight_dtype_name(),
         tp: setup.tp,
         experts: shape.moe.is_some(),
         prompts,
         ranks: setup.expert_ranks,
-        sequences: (0, 0),
         weight_gb: memory.weight_bytes / 1e9,
-        runs: 0,
-        regime: "stable",
-        basis: "",
-        ttft: None,
-        itl: 0.0,
-        e2e: None,
+        ..RecordedDeployment::default()
     };
     let load = prompts.name();
     let Some(found) = nearest_deployment(&asked) else {

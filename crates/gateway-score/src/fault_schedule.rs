@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use hyper::Method;
-use hyper::body::Bytes;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-use super::pod::{GatewayPod, POD_ADMIN_REQUEST_TIMEOUT};
+use super::pod::{GatewayPod, send_admin_request};
 use vllm_sim_command_line::refuse;
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::WorkerScaling;
@@ -112,11 +111,8 @@ fn merge_fault_settings(before: &Value, troubles: impl Iterator<Item = FaultKind
     settings
 }
 
-async fn post_admin_settings(pod: &TargetServer, path: &str, body: Bytes) -> Result<(), String> {
-    let answer = pod
-        .request_accepting_any_status(Method::POST, path, body, POD_ADMIN_REQUEST_TIMEOUT)
-        .await?;
-    match answer.status() {
+async fn post_admin_settings(pod: &TargetServer, path: &str, body: String) -> Result<(), String> {
+    match send_admin_request(pod, Method::POST, path, body).await?.status() {
         status if status.is_success() => Ok(()),
         status => Err(format!("{path} returned {status}")),
     }
@@ -206,12 +202,12 @@ impl PodFaultSchedule {
         if disturbance.trouble == FaultKind::Sleep {
             return match troubles.contains(&FaultKind::Sleep) {
                 // If another fault makes the pod sleep, it sleeps on.
-                true => post_admin_settings(target, "/sleep?level=1", Bytes::new()).await,
-                false => post_admin_settings(target, "/wake_up", Bytes::new()).await,
+                true => post_admin_settings(target, "/sleep?level=1", String::new()).await,
+                false => post_admin_settings(target, "/wake_up", String::new()).await,
             };
         }
         let wanted = merge_fault_settings(before, troubles.into_iter());
-        post_admin_settings(target, "/admin/config", wanted.to_string().into()).await
+        post_admin_settings(target, "/admin/config", wanted.to_string()).await
     }
 
     async fn begin_fault(&self, index: usize) -> Result<(), String> {
@@ -261,10 +257,7 @@ impl PodFaultSchedule {
     pub(super) fn pod_outages(&self) -> Vec<PodOutage> {
         let mut outages = self.outages.lock().clone();
         let active = self.active.lock();
-        let open = active.iter().map(|(index, from)| {
-            let disturbance = &self.all[*index].disturbance;
-            (disturbance, *from)
-        });
+        let open = active.iter().map(|(index, from)| (&self.all[*index].disturbance, *from));
         let open = open.filter(|(disturbance, _)| disturbance.trouble != FaultKind::Slow);
         outages.extend(open.map(|(disturbance, from)| PodOutage {
             pod: disturbance.pod,

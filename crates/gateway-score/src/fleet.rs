@@ -222,7 +222,7 @@ impl GatewayBackends {
             }
         }
         let ready = || self.pods.iter().filter(|pod| pod.state == GatewayPodState::Ready);
-        let all_remember = ready().all(GatewayPod::has_request_history);
+        let all_remember = ready().all(|pod| pod.newest.is_some());
         let answers = play.turns.iter().filter(|turn| turn.completed).count() as u64;
         let (evidence, unclaimed) =
             assign_requests_to_pods(play, (&self.pods, outages), &attempts, identity, &mut routing);
@@ -332,7 +332,7 @@ fn assign_requests_to_pods(
 fn pods_by_name(pods: &[GatewayPod]) -> HashMap<String, usize> {
     let mut named = HashMap::new();
     for (number, pod) in pods.iter().enumerate() {
-        named.insert(pod.http_authority().to_owned(), number);
+        named.insert(pod.target.host_and_port().to_owned(), number);
     }
     for (number, pod) in pods.iter().enumerate() {
         let Some(name) = &pod.identity else { continue };

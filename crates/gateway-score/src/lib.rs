@@ -30,7 +30,8 @@ use require::parse_score_requirement;
 use scenario::PodFleetScenario;
 use vllm_sim_command_line::metric_requirement::MetricRequirement;
 use vllm_sim_command_line::{
-    MissedMetricRequirementsError, UsageError, format_command_line, output_files, refuse,
+    MissedMetricRequirementsError, UsageError, format_command_line, output_files,
+    parse_positive_seconds, refuse,
 };
 use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_http_client::CertificateVerification;
@@ -249,7 +250,7 @@ fn run_live_workload(
     serve: PodFactory<'_>,
 ) -> Result<(LiveRunResult, Vec<RouterCandidate>)> {
     let (deployment, workload, identity) = (plan.deployment, plan.workload, plan.identity);
-    let wait = parse_seconds("--wait", args.wait)?;
+    let wait = parse_positive_seconds("--wait", args.wait)?;
     let mut options = online_options(args, plan)?;
     let gateway = parse_target("--target", &args.target, &options)?;
     let to_pods = OnlineReplayOptions { api_key: args.admin_api_key.clone(), ..options.clone() };
@@ -377,7 +378,7 @@ fn online_options(args: &GatewayScoreArgs, plan: &LiveRunPlan<'_>) -> Result<Onl
         },
         concurrency: pace.concurrency_limit().map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
         speedup: pace.speedup,
-        timeout: parse_seconds("--target-timeout", args.target_timeout)?,
+        timeout: parse_positive_seconds("--target-timeout", args.target_timeout)?,
         limit: simulated_time_limit(&args.workload)?
             .map(|limit| Duration::from_nanos(limit.as_nanos())),
         seed: args.workload.workload_seed,
@@ -446,14 +447,6 @@ fn run_number() -> u32 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     let nanos = now.unwrap_or_default().as_nanos() as u64;
     (vllm_sim_random::mix_u64_pair(nanos, std::process::id().into()) >> 32) as u32
-}
-
-fn parse_seconds(flag: &str, value: f64) -> Result<Duration> {
-    let duration = Duration::try_from_secs_f64(value).ok();
-    match duration.filter(|duration| !duration.is_zero()) {
-        Some(duration) => Ok(duration),
-        None => refuse!("{flag} is {value}, must be a number of seconds above 0"),
-    }
 }
 
 /// Describes the differences between the live pods and the simulated engine, one note each.

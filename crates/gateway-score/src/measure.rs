@@ -78,7 +78,7 @@ pub(super) fn score_measures_of_run(
 
 /// Returns the distributions of TTFT and E2E latency of a run, in milliseconds.
 pub(super) fn ttft_and_e2e_samples(run: &GatewayRun) -> [SampleDistribution; 2] {
-    let mut both = [SampleDistribution::new(), SampleDistribution::new()];
+    let mut both = [SampleDistribution::default(), SampleDistribution::default()];
     for turn in &run.turns {
         let times = [turn.ttft_ms, turn.e2e_ms];
         for (samples, ms) in both.iter_mut().zip(times) {

@@ -10,7 +10,17 @@ use serde_json::Value;
 use vllm_sim_replay::online::{RequestHeaderNames, TargetServer};
 
 /// Timeout of admin and metrics requests to pods.
-pub(super) const POD_ADMIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+const POD_ADMIN_REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Sends an admin or metrics request to a pod, and returns the response, whatever its status.
+pub(super) async fn send_admin_request(
+    pod: &TargetServer,
+    method: Method,
+    path: &str,
+    body: impl Into<Bytes>,
+) -> Result<Response<Bytes>, String> {
+    pod.request_accepting_any_status(method, path, body.into(), POD_ADMIN_REQUEST_TIMEOUT).await
+}
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum GatewayPodState {
@@ -57,7 +67,7 @@ pub(super) struct GatewayPod {
     counted: Option<(f64, f64)>,
     pub(super) is_cold: bool,
     /// Id of the newest request in the pod's history before the run; `None` without a history.
-    newest: Option<u64>,
+    pub(super) newest: Option<u64>,
 }
 
 impl GatewayPod {
@@ -108,29 +118,12 @@ impl GatewayPod {
 
     /// Resets the pod's prefix cache; returns false if the pod does not allow it.
     pub(super) async fn reset_prefix_cache(&self) -> bool {
-        let path = "/reset_prefix_cache";
-        let reset = self.target.request_accepting_any_status(
-            Method::POST,
-            path,
-            Bytes::new(),
-            POD_ADMIN_REQUEST_TIMEOUT,
-        );
+        let reset = send_admin_request(&self.target, Method::POST, "/reset_prefix_cache", "");
         reset.await.is_ok_and(|answer| answer.status().is_success())
     }
 
-    pub(super) fn http_authority(&self) -> &str {
-        self.target.host_and_port()
-    }
-
-    pub(super) fn has_request_history(&self) -> bool {
-        self.newest.is_some()
-    }
-
     async fn get_any_status(&self, path: &str) -> Result<Response<Bytes>, String> {
-        let nothing = Bytes::new();
-        self.target
-            .request_accepting_any_status(Method::GET, path, nothing, POD_ADMIN_REQUEST_TIMEOUT)
-            .await
+        send_admin_request(&self.target, Method::GET, path, "").await
     }
 
     async fn get_successful(&self, path: &str) -> Option<Bytes> {

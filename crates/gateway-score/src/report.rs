@@ -13,6 +13,7 @@ use super::offline::RouterCandidate;
 use super::require::measured_value_for_requirement;
 use super::workload::LoadedWorkload;
 use vllm_sim_command_line::metric_requirement::{self, MetricRequirement};
+use vllm_sim_command_line::render_text_table;
 
 /// Version of the report's JSON; it changes when a key is removed or changes its meaning.
 const REPORT_FORMAT_VERSION: u32 = 1;
@@ -219,20 +220,7 @@ impl ScoreReport {
 
     pub(super) fn render_score_table(&self) -> String {
         let (head, rows) = self.score_table_cells();
-        let width = |column: usize| {
-            let all = rows.iter().chain([&head]);
-            all.map(|row| row[column].chars().count()).max().unwrap_or(0)
-        };
-        let widths: Vec<usize> = (0..head.len()).map(width).collect();
-        let line = |row: &Vec<String>| {
-            let cells = row.iter().zip(&widths).enumerate();
-            let cells = cells.map(|(column, (cell, &width))| match column {
-                0 => format!("{cell:<width$}"),
-                _ => format!("{cell:>width$}"),
-            });
-            cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
-        };
-        let table = [&head].into_iter().chain(&rows).map(line);
+        let table = render_text_table(&head, &rows, 1).into_iter();
         table.chain(self.score_summary_lines()).collect::<Vec<_>>().join("\n")
     }
 

@@ -4,9 +4,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use hyper::Method;
-use hyper::body::Bytes;
 
-use super::pod::{GatewayPod, POD_ADMIN_REQUEST_TIMEOUT};
+use super::pod::{GatewayPod, send_admin_request};
 use vllm_sim_command_line::refuse;
 use vllm_sim_service::scenario::FaultScenario;
 
@@ -40,12 +39,8 @@ impl PodFleetScenario {
         }
         for (number, pod) in pods.iter().enumerate() {
             let path = format!("/admin/scenario?replica={number}");
-            let body = Bytes::from(self.text.clone());
-            let answer = pod
-                .target
-                .request_accepting_any_status(Method::POST, &path, body, POD_ADMIN_REQUEST_TIMEOUT)
-                .await;
-            match answer {
+            let body = self.text.clone();
+            match send_admin_request(&pod.target, Method::POST, &path, body).await {
                 Ok(answer) if answer.status().is_success() => {}
                 Ok(answer) => bail!(
                     "--fleet-scenario: {} responded to POST /admin/scenario with {}: start it \
@@ -64,13 +59,7 @@ impl PodFleetScenario {
     pub(super) async fn end_scenario_on_pods(&self, pods: &[GatewayPod]) -> Vec<String> {
         let mut notes = Vec::new();
         for pod in pods {
-            let path = "/admin/scenario";
-            let ended = pod.target.request_accepting_any_status(
-                Method::DELETE,
-                path,
-                Bytes::new(),
-                POD_ADMIN_REQUEST_TIMEOUT,
-            );
+            let ended = send_admin_request(&pod.target, Method::DELETE, "/admin/scenario", "");
             if let Err(error) = ended.await {
                 notes.push(format!(
                     "--fleet-scenario: {} did not end the scenario: {error}",

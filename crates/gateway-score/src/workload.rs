@@ -3,28 +3,35 @@
 use anyhow::Result;
 
 use vllm_sim_engine::SimTime;
-use vllm_sim_replay::workload::{ClientSession, SessionTurn, WorkloadError, WorkloadSource};
+use vllm_sim_replay::workload::{
+    ClientSession, SessionTurn, WorkloadError, WorkloadFacts, WorkloadSource,
+};
 
 use vllm_sim_command_line::refuse;
-use vllm_sim_replay_cli::WorkloadArgs;
+use vllm_sim_replay_cli::{SyntheticArgs, WorkloadArgs};
 
 /// Maximum number of requests of a workload, all of which are kept in memory.
 const MAX_REQUESTS: usize = 1_000_000;
 
 /// Sets a default workload that distinguishes routers, if the arguments give none.
 ///
-/// Sessions of three turns arrive in bursts; a dozen groups share 60 % of the first prompt.
+/// Sessions of three turns arrive in bursts; a dozen groups share 60 % of the first prompt. Flags
+/// of a synthetic workload replace these values one by one.
 pub(super) fn set_default_workload(args: &mut WorkloadArgs) {
-    if !args.files.is_empty() || args.input_tokens.is_some() || args.workload.is_some() {
+    if !args.files.is_empty() || args.workload.is_some() || args.synthetic.input_tokens.is_some() {
         return;
     }
-    let constant = vllm_sim_replay::synth::TokenLengthDistribution::Constant;
-    args.input_tokens = Some(constant(1024));
-    args.output_tokens = constant(32);
-    args.turns_per_session = constant(3);
-    args.turn_tokens = args.turn_tokens.take().or(Some(constant(128)));
-    args.shared_prefix_ratio = 0.6;
-    args.num_prefix_groups = 12;
+    let constant = |tokens| Some(vllm_sim_replay::synth::TokenLengthDistribution::Constant(tokens));
+    let given = args.synthetic.clone();
+    args.synthetic = SyntheticArgs {
+        input_tokens: constant(1024),
+        output_tokens: given.output_tokens.or(constant(32)),
+        turns_per_session: given.turns_per_session.or(constant(3)),
+        turn_tokens: given.turn_tokens.or(constant(128)),
+        shared_prefix_ratio: given.shared_prefix_ratio.or(Some(0.6)),
+        num_prefix_groups: given.num_prefix_groups.or(Some(12)),
+        ..given
+    };
     args.request_count = args.request_count.or(Some(100));
     if args.replay_concurrency.is_none() && args.arrival_interval_ms.is_none() {
         args.request_rate = args.request_rate.or(Some(10.0));
@@ -34,7 +41,7 @@ pub(super) fn set_default_workload(args: &mut WorkloadArgs) {
 
 pub(super) struct LoadedWorkload {
     pub(super) sessions: Vec<ClientSession>,
-    agent_runs: bool,
+    facts: WorkloadFacts,
 }
 
 impl LoadedWorkload {
@@ -60,7 +67,12 @@ impl LoadedWorkload {
         if requests == 0 {
             refuse!("the workload has no request");
         }
-        Ok(Self { sessions, agent_runs: source.has_agent_runs() })
+        let facts = WorkloadFacts {
+            has_dependencies: sessions.iter().any(ClientSession::has_turn_dependencies),
+            has_agent_runs: source.facts().has_agent_runs,
+            ..WorkloadFacts::default()
+        };
+        Ok(Self { sessions, facts })
     }
 
     pub(super) fn workload_request_count(&self) -> usize {
@@ -73,28 +85,23 @@ impl LoadedWorkload {
     }
 
     pub(super) fn as_workload_source(&self) -> LoadedWorkloadSource<'_> {
-        LoadedWorkloadSource { sessions: &self.sessions, agent_runs: self.agent_runs, at: 0 }
+        LoadedWorkloadSource { workload: self, at: 0 }
     }
 }
 
 pub(super) struct LoadedWorkloadSource<'a> {
-    sessions: &'a [ClientSession],
-    agent_runs: bool,
+    workload: &'a LoadedWorkload,
     at: usize,
 }
 
 impl WorkloadSource for LoadedWorkloadSource<'_> {
     fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
-        let next = self.sessions.get(self.at).cloned();
+        let next = self.workload.sessions.get(self.at).cloned();
         self.at += 1;
         Ok(next)
     }
 
-    fn has_dependencies(&self) -> bool {
-        self.sessions.iter().any(ClientSession::has_turn_dependencies)
-    }
-
-    fn has_agent_runs(&self) -> bool {
-        self.agent_runs
+    fn facts(&self) -> WorkloadFacts {
+        self.workload.facts
     }
 }

@@ -69,15 +69,15 @@ impl VllmEngine for VllmEngineService {
         let failed = fault::fail_if_error_injected(&self.parts, &faults);
         failed.map_err(|status| self.with_retry_after(status))?;
         fault::remove_http_only_faults(&mut faults);
-        let context = request.extensions().get::<RequestContext>();
-        let usage = context.and_then(|context| context.usage.clone());
+        let context = request.extensions().get::<RequestContext>().cloned().unwrap_or_default();
         let request = request.into_inner();
         if self.parts.settings.logs_messages {
             tracing::info!(message = ?request, "gRPC Generate");
         }
         let stream = request.stream;
         let injector = faults.reply_fault_injector(&self.parts.service);
-        let metadata = GrpcCallMetadata { rank, trace, headers, faults: Arc::new(faults), usage };
+        let context = RequestContext { faults: Some(Arc::new(faults)), ..context };
+        let metadata = GrpcCallMetadata { rank, trace, headers, context };
         let request = read::to_generation_request(
             &self.parts,
             &self.parts.settings.rules.limits,
@@ -89,7 +89,7 @@ impl VllmEngine for VllmEngineService {
         let resolved = service.resolve_model(&self.parts.settings.rules, None).map_err(refused)?;
         let generated =
             service.generate_reply(&self.parts.settings.rules, resolved, Box::new(request)).await;
-        let (reply, _) = generated.map_err(|refusal| refused(refusal.into_error()))?;
+        let (reply, _) = generated.map_err(|refusal| refused(refusal.error))?;
         Ok(Response::new(GenerateMessageStream::new(reply, stream, injector)))
     }
 

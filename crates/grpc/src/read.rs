@@ -1,7 +1,5 @@
 //! Converts gRPC messages to generation requests.
 
-use std::sync::Arc;
-
 use super::parts::GrpcState;
 use super::proto::generate_request::Input;
 use super::proto::sampling_params::Constraint as Asked;
@@ -11,7 +9,7 @@ use vllm_sim_service::prompt::{
     PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds, PromptTruncation,
 };
 use vllm_sim_service::{
-    GenerationRequest, OutputTokenBudget, RequestFaults, TokenUsage, run_blocking_if_large,
+    GenerationRequest, OutputTokenBudget, RequestContext, run_blocking_if_large,
 };
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::openai::shared_request_fields::{StopStrings, TokenLogitBias};
@@ -24,10 +22,7 @@ pub(super) struct GrpcCallMetadata {
     pub(super) trace: Option<(Box<str>, Option<Box<str>>)>,
     /// Metadata of the gRPC call, which conditions of scripted replies examine.
     pub(super) headers: Box<[(Box<str>, Box<str>)]>,
-    pub(super) faults: Arc<RequestFaults>,
-    /// Counter for the prompt and output tokens of the gRPC call; `None` if nothing reads the
-    /// counter.
-    pub(super) usage: Option<Arc<TokenUsage>>,
+    pub(super) context: RequestContext,
 }
 
 /// Converts a `GenerateRequest` message to a generation request.
@@ -67,8 +62,7 @@ pub(super) fn to_generation_request(
         rank: metadata.rank,
         trace: metadata.trace,
         headers: metadata.headers,
-        faults: Some(metadata.faults),
-        usage: metadata.usage,
+        context: metadata.context,
         ..GenerationRequest::default()
     }
 }

@@ -79,8 +79,9 @@ impl AccessLog {
         !self.0.excluded.iter().any(|excluded| excluded == path)
     }
 
-    /// Appends the line of one request to the buffer of the access log.
-    fn append_line(&self, client_and_request: &str, status: StatusCode) {
+    /// Appends the line of one request to the buffer of the access log; `start` is the part before
+    /// the status.
+    fn append_line(&self, start: &str, status: StatusCode) {
         let mut waiting = self.0.lines.waiting.lock();
         if waiting.lines.len() >= MAX_BUFFERED_BYTES {
             waiting.lost += 1;
@@ -90,11 +91,8 @@ impl AccessLog {
         if waiting.lines.is_empty() {
             self.0.lines.some.notify_one();
         }
-        if self.0.format == LogFormat::Text {
-            waiting.lines.push_str("INFO:     ");
-        }
         let reason = status.canonical_reason().unwrap_or_default();
-        for part in [client_and_request, " ", status.as_str(), " ", reason, "\n"] {
+        for part in [start, status.as_str(), " ", reason, "\n"] {
             waiting.lines.push_str(part);
         }
     }
@@ -134,12 +132,12 @@ impl Middleware for AccessLog {
         let target = target.map_or("/", PathAndQuery::as_str);
         let target = percent_encode_non_ascii(target);
         let method = request.method().as_str();
+        let level = if self.0.format == LogFormat::Text { "INFO:     " } else { "" };
         // Copied, because keeping the request's URI would keep the read buffer of its connection.
-        let client_and_request =
-            [client, " - \"", method, " ", &target, " ", version, "\""].concat();
+        let start = [level, client, " - \"", method, " ", &target, " ", version, "\" "].concat();
         let log = self.clone();
         Ok(Some(Box::new(move |response| {
-            log.append_line(&client_and_request, response.status());
+            log.append_line(&start, response.status());
             response
         })))
     }

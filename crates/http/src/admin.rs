@@ -10,14 +10,14 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use serde_json::{Map, Value, json};
 
-use super::admin_state::{AdminError, DataParallelRankSelector};
+use super::admin_state::{AdminError, DataParallelRankSelector, PhaseOverriddenFlags};
 use super::annotations::SettingValueVisibility;
 use super::app::App;
 use super::bearer::has_valid_bearer_token;
 use super::dialect::OperatorRouteStyle;
-use super::vllm::ok_json_response;
 use super::{body, error, query};
 use crate::error::HandlerResult;
+use crate::error::ok_json_response;
 use vllm_sim_service::scenario::FaultScenario;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
@@ -50,7 +50,8 @@ pub(super) async fn get_admin_config(
 /// Handles `POST /admin/config`: applies an update of settings to all data-parallel ranks, or
 /// nothing on an error.
 ///
-/// The response has all flags, as llm-d's, and before them the changed ones with both values.
+/// The response has all flags, as llm-d's. Before them it has the changed ones with both values,
+/// and those that the current phase of the fault scenario overrides.
 pub(super) async fn update_config(State(app): State<Arc<App>>, request: Request) -> HandlerResult {
     check_admin_key(&app, request.headers())?;
     let rank = parse_rank_query(request.uri())?;
@@ -68,11 +69,30 @@ pub(super) async fn update_config(State(app): State<Arc<App>>, request: Request)
         app.admin_state.update_settings(&app.controls, rank, &update).map_err(admin_fault)?;
     let after = settings();
     let mut shown = add_pod_names(&app, shown);
-    if app.dialect.operator_route_style() != OperatorRouteStyle::Lenient {
-        shown.shift_insert(0, "changed".to_owned(), differences(&before, &after));
+    let mut warnings = app.admin_state.ineffective_field_warnings(&update);
+    let mut changed = differences(&before, &after);
+    let mut overridden = Map::new();
+    if let Some(PhaseOverriddenFlags { scenario, phase, flags }) =
+        app.admin_state.flags_overridden_by_phase(&update)
+    {
+        for flag in flags {
+            changed.shift_remove(flag);
+            let values = json!({"from": before.get(flag), "to": after.get(flag),
+                "in_effect": shown.get(flag), "scenario": scenario, "phase": phase});
+            overridden.insert(flag.to_owned(), values);
+            warnings.push(format!(
+                "--{flag}: no effect because phase '{phase}' of scenario '{scenario}' sets it"
+            ));
+        }
+    }
+    if app.dialect.properties().operator_route_style != OperatorRouteStyle::Lenient {
+        if !overridden.is_empty() {
+            shown.shift_insert(0, "overridden".to_owned(), Value::Object(overridden));
+        }
+        shown.shift_insert(0, "changed".to_owned(), Value::Object(changed));
     }
     let mut answer = ok_json_response(&Value::Object(shown));
-    for text in app.admin_state.ineffective_field_warnings(&update) {
+    for text in warnings {
         tracing::warn!("/admin/config: {text}");
         if let Ok(value) = HeaderValue::try_from(format!("199 vllm-sim {text:?}")) {
             answer.headers_mut().append(header::WARNING, value);
@@ -199,7 +219,7 @@ fn admin_fault(error: AdminError) -> Fault {
 /// and the pod's name and address.
 fn add_pod_names(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
     let mut flags = mask_secret_flags(flags);
-    if app.dialect.operator_route_style() == OperatorRouteStyle::Lenient {
+    if app.dialect.properties().operator_route_style == OperatorRouteStyle::Lenient {
         let pod = &app.settings.server.pod;
         let text = |text: &Option<String>| json!(text.as_deref().unwrap_or_default());
         flags.insert(
@@ -209,20 +229,20 @@ fn add_pod_names(app: &App, flags: Map<String, Value>) -> Map<String, Value> {
         flags.insert("IP".to_owned(), text(&pod.ip));
         flags.insert("PodName".to_owned(), text(&pod.name));
         flags.insert("PodNameSpace".to_owned(), text(&pod.namespace));
-        flags.insert("VllmDevMode".to_owned(), json!(app.settings.server.dev_mode));
+        flags.insert("VllmDevMode".to_owned(), json!(app.settings.server.routes.dev_mode));
     }
     flags
 }
 
 /// Returns the flags whose values differ between two configurations, with both values.
-fn differences(before: &Map<String, Value>, after: &Map<String, Value>) -> Value {
+fn differences(before: &Map<String, Value>, after: &Map<String, Value>) -> Map<String, Value> {
     let added = after.keys().filter(|flag| !before.contains_key(*flag));
     let flags = before.keys().chain(added).filter(|flag| before.get(*flag) != after.get(*flag));
     let pairs = flags.map(|flag| {
         let values = json!({"from": before.get(flag), "to": after.get(flag)});
         (flag.clone(), values)
     });
-    Value::Object(pairs.collect())
+    pairs.collect()
 }
 
 fn mask_secret_flags(mut flags: Map<String, Value>) -> Map<String, Value> {

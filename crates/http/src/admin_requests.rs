@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use super::admin::check_admin_key;
 use super::app::App;
 use super::request_history::{RecordedRequestFilter, RequestHistory};
-use super::vllm::ok_json_response;
 use super::{body, query};
+use crate::error::ok_json_response;
 use crate::error::{self, HandlerResult};
 use vllm_sim_engine::duration;
 use vllm_sim_service::scripted::ReplyRules;
@@ -58,7 +58,7 @@ async fn wait_for_listed_requests<'a>(
     let history = request_history(app)?;
     let query = RequestListQuery::read(uri)?;
     if let Some(wanted) = query.wait {
-        let kept = app.settings.server.request_history;
+        let kept = app.settings.server.history.requests;
         if wanted > kept {
             return Err(Fault::bad_request(format!(
                 "wait is {wanted}, but --request-history keeps {kept} requests"

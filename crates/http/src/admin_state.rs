@@ -64,6 +64,14 @@ pub(super) enum DataParallelRankSelector {
     One(u32),
 }
 
+/// Flags of a settings update that the current phase of a fault scenario overrides.
+pub(super) struct PhaseOverriddenFlags {
+    pub(super) scenario: String,
+    pub(super) phase: String,
+    /// Names of the overridden flags; empty if the update is in effect.
+    pub(super) flags: Vec<&'static str>,
+}
+
 /// Error for a rejected change of run-time settings, or for a rejected fault scenario.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum AdminError {
@@ -324,6 +332,29 @@ impl AdminState {
         changed
     }
 
+    /// Returns those flags of a settings update that the current phase of the fault scenario
+    /// overrides; `None` without a running scenario.
+    pub(super) fn flags_overridden_by_phase(
+        &self,
+        update: &Map<String, Value>,
+    ) -> Option<PhaseOverriddenFlags> {
+        let active = self.scenario.lock();
+        let position = active.as_ref()?.run.current_scenario_position();
+        let (_, phase) = position.scenario_round_and_phase()?;
+        let scenario = position.scenario();
+        let phase = &scenario.phases[phase];
+        let overridden = LoadedConfig::updated_flags(update).filter(|(flag, value)| {
+            LoadedConfig::updated_flags(&phase.set)
+                .any(|(own, over)| own == *flag && overrides_setting(over, value))
+        });
+        let known = overridden.filter_map(|(flag, _)| find_runtime_changeable_flag(flag));
+        Some(PhaseOverriddenFlags {
+            scenario: scenario.name.clone(),
+            phase: phase.name.clone(),
+            flags: known.map(|(flag, _)| flag.name).collect(),
+        })
+    }
+
     fn current_phase_settings(&self) -> Option<Map<String, Value>> {
         let active = self.scenario.lock();
         let position = active.as_ref()?.run.current_scenario_position();
@@ -334,6 +365,18 @@ impl AdminState {
     pub(super) fn scenario_status_json(&self) -> Value {
         let position = self.scenario.lock().as_ref().map(|s| s.run.current_scenario_position());
         position.map_or(json!({"scenario": null}), |position| scenario_position_json(&position))
+    }
+}
+
+/// Returns whether a phase's value of a flag overrides all of an operator's value.
+///
+/// Objects (`fake-metrics`) are merged key by key.
+fn overrides_setting(phase: &Value, operator: &Value) -> bool {
+    match (phase, operator) {
+        (Value::Object(phase), Value::Object(operator)) => {
+            operator.keys().all(|key| phase.contains_key(key))
+        }
+        _ => true,
     }
 }
 

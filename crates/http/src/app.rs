@@ -17,12 +17,12 @@ use super::openai::responses::response_store::ResponseStore;
 use super::peers::{DashboardPeer, DashboardPeers};
 use super::request_history::RequestHistory;
 use super::server_controls::ServerControls;
-use super::settings::{HttpSettings, ServerSettings};
+use super::settings::HttpSettings;
 use super::sglang::disaggregation::PrefillOrDecodeServer;
 use super::sglang::session_store::SglangServerState;
 use super::transfer::KvTransferWarningLimits;
 use super::transfer::params::engine_id_of_rank;
-use vllm_sim_config::LoadedConfig;
+use vllm_sim_config::{HttpServerConfig, LoadedConfig};
 use vllm_sim_observe::kv_events::KvEventLossSwitch;
 use vllm_sim_observe::metrics::Metrics;
 use vllm_sim_service::{
@@ -211,13 +211,13 @@ impl App {
 
     #[expect(clippy::disallowed_methods, reason = "start-up takes real time")]
     pub(super) fn is_startup_complete(&self) -> bool {
-        let simulated = self.settings.server.startup_duration;
+        let simulated = self.settings.server.timeouts.startup;
         simulated <= Duration::ZERO || Instant::now().duration_since(self.started) >= simulated
     }
 
     /// Returns whether an engine has requests but no progress, which fails the readiness check.
     pub(super) fn has_stalled_engine(&self) -> bool {
-        let Some(check) = self.settings.server.ready_check else {
+        let Some(check) = self.settings.server.timeouts.ready_check else {
             return false;
         };
         self.service.rank_engines().iter().any(|engine| {
@@ -229,12 +229,12 @@ impl App {
     /// Counts a request in the load that `GET /load` reports, until the guard is dropped; `None`
     /// without `--enable-server-load-tracking`.
     pub(super) fn count_request_in_load(&self) -> Option<ServerLoadGuard> {
-        self.settings.server.load_tracking.then(|| self.load.count_request())
+        self.settings.server.routes.load_tracking.then(|| self.load.count_request())
     }
 }
 
-fn create_request_history(server: &ServerSettings) -> Option<Arc<RequestHistory>> {
-    (server.request_history > 0)
+fn create_request_history(server: &HttpServerConfig) -> Option<Arc<RequestHistory>> {
+    (server.history.requests > 0)
         .then(|| Arc::new(RequestHistory::empty_history_with_limits(server)))
 }
 

@@ -19,9 +19,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::request_head::has_only_common_headers;
 use super::{App, error};
-use vllm_sim_service::{
-    LargeBodyMemory, LargeBodyReservation, RequestContext, RequestFaults, TokenUsage,
-};
+use vllm_sim_service::{LargeBodyMemory, LargeBodyReservation, RequestContext};
 use vllm_sim_wire::body::estimated_body_memory_bytes;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
@@ -33,8 +31,7 @@ pub(super) async fn read_body(app: &App, body: Body) -> Result<Bytes, Fault> {
     read_limited_body(body, app.settings.server.max_body_bytes).await
 }
 
-/// A request as handlers receive it: headers and complete body, with its injected faults and its
-/// token counter.
+/// A request as handlers receive it: headers, complete body and [`RequestContext`].
 pub(super) struct RawRequest {
     pub(super) method: Method,
     pub(super) headers: HeaderMap,
@@ -42,11 +39,7 @@ pub(super) struct RawRequest {
     pub(super) bytes: Bytes,
     /// Whether the request has only common headers, which do not change the response.
     plain: bool,
-    /// Injected faults of this request; `None` if faults are off.
-    pub(super) faults: Option<Arc<RequestFaults>>,
-    /// Counter of this request's tokens for the request history; `None` without
-    /// `--request-history`.
-    pub(super) usage: Option<Arc<TokenUsage>>,
+    pub(super) context: RequestContext,
     /// Members of the request's body whose texts no tokenizer can encode.
     unencodable_members: Vec<String>,
     /// Reserved memory of a large body, until the response is complete.
@@ -143,8 +136,7 @@ impl FromRequest<Arc<App>> for RawRequest {
             plain: has_only_common_headers(&parts.headers),
             headers: parts.headers,
             bytes,
-            faults: context.faults,
-            usage: context.usage,
+            context,
             unencodable_members,
             _memory: memory,
         })

@@ -2,6 +2,7 @@
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
+use serde_json::Value;
 
 use vllm_sim_service::JobSubmissionError;
 use vllm_sim_wire::fault::{ErrorType, Fault};
@@ -27,6 +28,11 @@ pub(super) fn json_response(status: StatusCode, body: String) -> Response<Body> 
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
     response
+}
+
+/// Returns the response with status 200 and a JSON body.
+pub(super) fn ok_json_response(body: &Value) -> Response<Body> {
+    json_response(StatusCode::OK, body.to_string())
 }
 
 pub(super) fn empty_response(status: StatusCode) -> Response<Body> {

@@ -110,7 +110,7 @@ pub(super) fn stream_fault_injector(
     app: &App,
     received: &RawRequest,
 ) -> Option<Box<FaultInjector>> {
-    received.faults.as_ref()?.reply_fault_injector(&app.service)
+    received.context.faults.as_ref()?.reply_fault_injector(&app.service)
 }
 
 /// Returns the injected error of a request as `Err`; `Ok` if no error was selected for it.
@@ -122,7 +122,7 @@ pub(crate) fn fail_if_error_injected(
     received: &RawRequest,
     model: Option<&str>,
 ) -> Result<(), Fault> {
-    let faults = received.faults.as_deref();
+    let faults = received.context.faults.as_deref();
     let count = |kind| match faults {
         Some(faults) => faults.report_fault(&app.service, kind),
         None => app.service.faults.report_fault(kind, &FaultScenarioAndPhase::default()),

@@ -14,46 +14,12 @@ use crate::dialect::{ApiEndpoint, StreamErrorReporting};
 use crate::request_head::names;
 use crate::{error, fault};
 use vllm_sim_service::{
-    self as service, GenerationRequest, KvBlockSaltAndSession, ModelTarget, Reply, RequestError,
-    ValidatedRequestFacts, run_blocking_if_large,
+    GenerationJob, GenerationRequest, KvBlockSaltAndSession, LoraAdapter, RejectedRequest, Reply,
+    RequestError, run_blocking_if_large,
 };
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::shared_request_fields::ExtraSamplingArgs;
-
-/// An error of a request that generates tokens.
-pub(crate) enum RejectedGeneration {
-    /// The error occurred before the headers of a stream are sent.
-    Early(Fault),
-    /// The error occurred after the headers of a stream are sent, so the stream reports it as an
-    /// event.
-    Late { fault: Fault, facts: Box<ValidatedRequestFacts> },
-}
-
-impl RejectedGeneration {
-    /// Converts the error to the form in which the stream reports it: an event, or the HTTP status
-    /// if the imitated server reports all errors by status.
-    pub(crate) fn with_stream_error_reporting(self, reporting: StreamErrorReporting) -> Self {
-        match reporting {
-            StreamErrorReporting::InStream => self,
-            StreamErrorReporting::AsStatus => Self::Early(self.into()),
-        }
-    }
-}
-
-impl From<RejectedGeneration> for Fault {
-    fn from(refused: RejectedGeneration) -> Self {
-        match refused {
-            RejectedGeneration::Early(fault) | RejectedGeneration::Late { fault, .. } => fault,
-        }
-    }
-}
-
-impl From<Fault> for RejectedGeneration {
-    fn from(fault: Fault) -> Self {
-        Self::Early(fault)
-    }
-}
 
 /// A request body of an API that generates tokens.
 pub(crate) trait GenerationRequestBody: Sized {
@@ -80,63 +46,52 @@ pub(crate) trait GenerationRequestBody: Sized {
     }
 }
 
-/// A parsed request body, with its resolved model if the imitated server looks the model up before
-/// it checks the body (llm-d).
-pub(crate) struct ParsedRequestBody<R> {
-    // Boxed: this large value moves with everything that is held while a request waits.
-    pub(crate) request: Box<R>,
-    resolved: Option<ModelTarget>,
+/// Parses a request body in the order of the imitated server: llm-d checks injected failures and the
+/// model before the schema.
+///
+/// # Errors
+/// An error of the body, an injected failure, or an unknown model.
+pub(crate) fn parse_generation_request_body<R: GenerationRequestBody>(
+    app: &App,
+    received: &RawRequest,
+    body: Cow<'_, Value>,
+) -> Result<Box<R>, Fault> {
+    let dialect = app.dialect;
+    let body = dialect.schema_body(R::ENDPOINT, body)?;
+    if dialect.checks_model_before_schema(R::ENDPOINT) {
+        resolve_model(app, received, body.get("model").and_then(Value::as_str), Ok(()))?;
+        dialect.check_body(R::ENDPOINT, &body)?;
+    }
+    // Boxed, because this large value moves with everything that is held while a request waits.
+    let request = R::read(&body, &app.rules.defaults.bounds).map(Box::new);
+    request.map_err(|fault| dialect.unreadable_body_fault(fault))
 }
 
-impl<R: GenerationRequestBody> ParsedRequestBody<R> {
-    /// Parses a request body in the order of the imitated server: llm-d checks injected failures
-    /// and the model before the schema.
-    ///
-    /// # Errors
-    /// An error of the body, an injected failure, or an unknown model.
-    pub(crate) fn parse_generation_request_body(
-        app: &App,
-        received: &RawRequest,
-        body: Cow<'_, Value>,
-    ) -> Result<Self, Fault> {
-        let dialect = app.dialect;
-        let body = dialect.schema_body(R::ENDPOINT, body)?;
-        let mut resolved = None;
-        if dialect.checks_model_before_schema(R::ENDPOINT) {
-            let model = body.get("model").and_then(Value::as_str);
-            resolved = Some(resolve_model(app, received, model, Ok(()))?);
-            dialect.check_body(R::ENDPOINT, &body)?;
-        }
-        let request = R::read(&body, &app.rules.defaults.bounds);
-        Ok(Self {
-            request: Box::new(request.map_err(|fault| dialect.unreadable_body_fault(fault))?),
-            resolved,
-        })
-    }
+/// Returns the LoRA adapter of a parsed request; `Ok(None)` for the base model.
+///
+/// # Errors
+/// An injected failure, [`GenerationRequestBody::check_before_model_lookup`], an unknown model, a
+/// prompt that the tokenizer cannot read.
+pub(crate) fn resolve_request_model<R: GenerationRequestBody>(
+    app: &App,
+    received: &RawRequest,
+    request: &R,
+) -> Result<Option<Arc<LoraAdapter>>, Fault> {
+    let first = request.check_before_model_lookup();
+    let lora = resolve_model(app, received, request.model(), first)?;
+    received.check_prompt_encodable(R::TEXT_MEMBERS)?;
+    Ok(lora)
+}
 
-    /// Wraps a parsed request body whose model is not resolved yet.
-    pub(crate) fn new_without_model_lookup(request: R) -> Self {
-        Self { request: Box::new(request), resolved: None }
-    }
-
-    /// Returns the parsed request body, and its model after a lookup if it was not resolved yet.
-    ///
-    /// # Errors
-    /// An injected failure, [`GenerationRequestBody::check_before_model_lookup`], an unknown model,
-    /// a prompt that the tokenizer cannot read.
-    pub(crate) fn into_body_and_model(
-        self,
-        app: &App,
-        received: &RawRequest,
-    ) -> Result<(Box<R>, ModelTarget), Fault> {
-        let Self { request, resolved } = self;
-        let first = request.check_before_model_lookup();
-        let resolved = match resolved {
-            Some(resolved) => first.map(|()| resolved)?,
-            None => resolve_model(app, received, request.model(), first)?,
-        };
-        received.check_prompt_encodable(R::TEXT_MEMBERS)?;
-        Ok((request, resolved))
+/// Returns a rejected request with the moment of its error as the imitated server reports errors: in
+/// a stream, or all by HTTP status.
+pub(crate) fn with_stream_error_reporting(
+    refused: RejectedRequest<Fault>,
+    reporting: StreamErrorReporting,
+) -> RejectedRequest<Fault> {
+    match reporting {
+        StreamErrorReporting::InStream => refused,
+        StreamErrorReporting::AsStatus => refused.error.into(),
     }
 }
 
@@ -149,10 +104,10 @@ pub(crate) fn resolve_model(
     received: &RawRequest,
     model: Option<&str>,
     first: Result<(), Fault>,
-) -> Result<ModelTarget, Fault> {
+) -> Result<Option<Arc<LoraAdapter>>, Fault> {
     fault::fail_if_error_injected(app, received, model)?;
     first?;
-    resolve_model_target(app, model)
+    resolve_model_without_faults(app, model)
 }
 
 /// Converts the body of a render request to the form that the JSON schema of the endpoint `api`
@@ -171,13 +126,16 @@ pub(crate) fn convert_and_check_render_body(
     Ok(body.into_owned())
 }
 
-/// Returns a generation request with the fields that come from HTTP headers.
+/// Returns a generation request with the fields that come from HTTP headers, for the name of a
+/// model in the body.
 pub(crate) fn new_generation_request(
     app: &App,
     received: &RawRequest,
     id: Arc<str>,
+    model: Option<&str>,
 ) -> GenerationRequest {
     GenerationRequest {
+        model_alias: app.service.models.model_alias(model),
         rank: app.dialect.effective_rank(
             &app.rules.limits,
             requested_rank(received.headers_unless_all_common()),
@@ -192,8 +150,7 @@ pub(crate) fn new_generation_request(
             let value = received.headers.get(name);
             value.and_then(|value| value.to_str().ok())
         }),
-        faults: received.faults.clone(),
-        usage: received.usage.clone(),
+        context: received.context.clone(),
         ..generation_request_without_headers(app, id)
     }
 }
@@ -206,22 +163,18 @@ pub(crate) fn generation_request_without_headers(app: &App, id: Arc<str>) -> Gen
 /// Admits a generation request and starts its generation.
 pub(crate) async fn start_generation(
     app: &App,
-    resolved: ModelTarget,
+    lora: Option<Arc<LoraAdapter>>,
     request: GenerationRequest,
-) -> Result<(Reply, Box<ValidatedRequestFacts>), RejectedGeneration> {
+) -> Result<(Reply, Box<GenerationJob>), RejectedRequest<Fault>> {
     let load = app.count_request_in_load();
-    let generated = app.service.generate_reply(&app.rules, resolved, Box::new(request));
+    let generated = app.service.generate_reply(&app.rules, lora, Box::new(request));
     // Boxed, because the futures around it are moved several times.
-    let (mut reply, facts) = Box::pin(generated).await.map_err(|refused| match refused {
-        service::RejectedRequest::Early(refusal) => {
-            RejectedGeneration::Early(request_error_fault(app, refusal))
-        }
-        service::RejectedRequest::Late(refusal, facts) => {
-            RejectedGeneration::Late { fault: request_error_fault(app, refusal), facts }
-        }
+    let (mut reply, job) = Box::pin(generated).await.map_err(|refused| RejectedRequest {
+        error: request_error_fault(app, refused.error),
+        late: refused.late,
     })?;
     reply.load = load;
-    Ok((reply, facts))
+    Ok((reply, job))
 }
 
 pub(crate) fn request_error_fault(app: &App, refusal: RequestError) -> Fault {
@@ -235,11 +188,14 @@ pub(crate) fn request_error_fault(app: &App, refusal: RequestError) -> Fault {
     }
 }
 
-/// Returns the served model or LoRA adapter with the name `model`.
+/// Returns the LoRA adapter with the name `model`; `Ok(None)` if it is a name of the base model.
 ///
 /// # Errors
 /// vLLM's 404, or llm-d's.
-pub(crate) fn resolve_model_target(app: &App, model: Option<&str>) -> Result<ModelTarget, Fault> {
+pub(crate) fn resolve_model_without_faults(
+    app: &App,
+    model: Option<&str>,
+) -> Result<Option<Arc<LoraAdapter>>, Fault> {
     let found = app.service.resolve_model(&app.rules, model);
     found.map_err(|refusal| request_error_fault(app, refusal))
 }

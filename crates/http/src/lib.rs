@@ -35,6 +35,7 @@ mod middleware;
 pub mod mooncake_bootstrap;
 mod openai;
 mod ops;
+mod output_piece;
 mod peers;
 mod pooling;
 mod query;

@@ -15,7 +15,7 @@ use vllm_sim_engine::driver::{EngineObserver, LiveEngine, SequenceRecord};
 use vllm_sim_engine::{EngineStats, SchedulerEvent, SeqId, SequenceEndReason, SimTime};
 use vllm_sim_replay::outcome::{
     AdmissionOutcome, EngineStep, PoolRole, PrefillHandoffTimes, ReplaySink, RequestOutcome,
-    RequestStatus,
+    RequestOutcomeFacts, RequestStatus,
 };
 use vllm_sim_replay::report::TraceEventWriter;
 
@@ -109,56 +109,22 @@ impl RankTrace {
     }
 }
 
-/// Times of one ended request; each choice of a client's request counts as a request.
+/// Ended request; each choice of a client's request counts as a request.
 struct EndedRequest {
-    number: u64,
-    worker: u32,
+    facts: RequestOutcomeFacts,
     id: Arc<str>,
-    status: RequestStatus,
-    arrival: SimTime,
-    ended: SimTime,
-    prompt: u32,
-    requested: u32,
-    output: u32,
-    first: Option<SimTime>,
-    last: Option<SimTime>,
     changes: SequenceChanges,
 }
 
 impl EndedRequest {
     fn outcome(&self) -> RequestOutcome<'_> {
         RequestOutcome {
-            session: self.number,
-            session_id: None,
-            turn: 0,
+            facts: self.facts,
             request_id: Some(&self.id),
-            number: self.number,
-            arrival: self.arrival,
-            sent: None,
-            dispatched: None,
-            ended: self.ended,
-            status: self.status,
-            input: self.prompt,
-            requested: self.requested,
-            output: self.output,
-            first: self.first,
-            second: None,
-            last: self.last,
-            tokens: &[],
-            worker: Some(self.worker),
-            prefill_worker: None,
             admissions: &self.changes.admissions,
-            preemptions: &[],
             preempted: &self.changes.preempted,
             handoff: self.changes.handoff,
-            overlap: 0,
-            best_overlap: None,
-            block_size: 0,
-            ranks: 1,
-            decode_first: false,
-            queued_ns: 0,
-            error: None,
-            reply: None,
+            ..RequestOutcome::default()
         }
     }
 }
@@ -226,28 +192,34 @@ impl TraceRecorder {
             // The sequence was admitted before recording began.
             changes.admissions.push(admission(record.scheduled, record));
         }
-        let id = &record.request.id;
+        let id = &record.request_id;
+        let number = self.numbers.fetch_add(1, Ordering::Relaxed);
         self.trace.lock().add_request(EndedRequest {
-            number: self.numbers.fetch_add(1, Ordering::Relaxed),
-            worker: self.worker,
+            facts: RequestOutcomeFacts {
+                session: number,
+                number,
+                worker: Some(self.worker),
+                status: match end {
+                    SequenceEndReason::Finished => RequestStatus::Completed,
+                    SequenceEndReason::Failed => RequestStatus::Failed,
+                    SequenceEndReason::Aborted
+                    | SequenceEndReason::Cancelled
+                    | SequenceEndReason::Threshold => RequestStatus::Rejected,
+                },
+                arrival: record.arrived,
+                ended: at,
+                input: record.prompt,
+                requested: record.max_tokens,
+                output: record.output,
+                first: has_output.then_some(record.first),
+                last: has_output.then_some(record.last),
+                ranks: 1,
+                ..RequestOutcomeFacts::default()
+            },
             id: match id.char_indices().nth(MAX_ID_LENGTH) {
                 Some((cut, _)) => id[..cut].into(),
                 None => id.clone(),
             },
-            status: match end {
-                SequenceEndReason::Finished => RequestStatus::Completed,
-                SequenceEndReason::Failed => RequestStatus::Failed,
-                SequenceEndReason::Aborted
-                | SequenceEndReason::Cancelled
-                | SequenceEndReason::Threshold => RequestStatus::Rejected,
-            },
-            arrival: record.request.arrived,
-            ended: at,
-            prompt: record.prompt,
-            requested: record.request.max_tokens,
-            output: record.output,
-            first: has_output.then_some(record.first),
-            last: has_output.then_some(record.last),
             changes,
         });
     }
@@ -270,7 +242,7 @@ impl EngineObserver for TraceRecorder {
         _: SimTime,
     ) {
         match event {
-            SchedulerEvent::Tokens { .. } => {}
+            SchedulerEvent::Tokens { .. } | SchedulerEvent::Decoded { .. } => {}
             SchedulerEvent::Ended { id, end } => {
                 let changes = self.changes.remove(id).unwrap_or_default();
                 if self.is_recording(at) {
@@ -283,17 +255,19 @@ impl EngineObserver for TraceRecorder {
     }
 
     fn on_engine_event(&mut self, at: SimTime, event: &SchedulerEvent) {
-        if let SchedulerEvent::Step { begun, prompt_tokens, output_tokens } = event
+        if let SchedulerEvent::Step { begun, prompt_tokens, output_tokens, count } = event
             && self.is_recording(at)
         {
-            self.trace.lock().add_step(EngineStep {
+            let step = EngineStep {
                 pool: PoolRole::Serving,
                 worker: self.worker,
                 begun: *begun,
                 ended: at,
                 prompt_tokens: *prompt_tokens,
                 output_tokens: *output_tokens,
-            });
+            };
+            let mut trace = self.trace.lock();
+            (0..*count).for_each(|_| trace.add_step(step));
         }
     }
 
@@ -322,22 +296,11 @@ mod tests {
                 prompt_tokens: 0,
                 output_tokens: 1,
             });
-            trace.add_request(EndedRequest {
-                number: ms,
-                worker: 0,
-                id: "id".into(),
-                status: RequestStatus::Completed,
-                arrival: at(ms),
-                ended: at(ms + 1),
-                prompt: 1,
-                requested: 1,
-                output: 1,
-                first: Some(at(ms + 1)),
-                last: Some(at(ms + 1)),
-                changes: SequenceChanges::default(),
-            });
+            let facts = RequestOutcomeFacts { number: ms, ended: at(ms + 1), ..Default::default() };
+            let changes = SequenceChanges::default();
+            trace.add_request(EndedRequest { facts, id: "id".into(), changes });
         }
-        let numbers: Vec<u64> = trace.requests.iter().map(|request| request.number).collect();
+        let numbers: Vec<u64> = trace.requests.iter().map(|request| request.facts.number).collect();
         assert_eq!(numbers, [3, 4]);
         let begun: Vec<SimTime> = trace.steps.iter().map(|step| step.begun).collect();
         assert_eq!(begun, [at(2), at(3), at(4)]);

@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::app::App;
-use super::{error, vllm};
+use super::error;
+use crate::error::ok_json_response;
 
 /// Header with the block size of this server, in tokens. vLLM's servers compare block sizes before
 /// they transfer blocks.
@@ -61,7 +62,7 @@ impl MooncakeBootstrapRegistry {
 pub async fn list_engines(State(registry): State<MooncakeBootstrapRegistry>) -> Response<Body> {
     let ranks = registry.ranks.lock();
     let ranks = ranks.iter().map(|(rank, entry)| (rank.to_string(), entry.clone()));
-    let mut response = vllm::ok_json_response(&Value::Object(ranks.collect()));
+    let mut response = ok_json_response(&Value::Object(ranks.collect()));
     response.headers_mut().insert(&BLOCK_SIZE_HEADER, registry.block_size.into());
     response
 }
@@ -99,7 +100,7 @@ pub async fn register_worker(
         return detail_response(StatusCode::BAD_REQUEST, &message);
     }
     *slot = addr.into();
-    vllm::ok_json_response(&json!({"status": "ok"}))
+    ok_json_response(&json!({"status": "ok"}))
 }
 
 fn detail_response(status: StatusCode, message: &str) -> Response<Body> {

@@ -27,7 +27,7 @@ use super::body_prefix_recorder::{BodyPrefixRecorder, RecordedBodyPrefix};
 use super::middleware::{Middleware, ResponseHook};
 use super::request_head::masked_header_value;
 use super::request_head::names;
-use super::settings::ServerSettings;
+use vllm_sim_config::HttpServerConfig;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::{RequestContext, TokenUsage};
 
@@ -160,10 +160,10 @@ impl Middleware for RequestHistoryLayer {
 }
 
 impl RequestHistory {
-    pub(crate) fn empty_history_with_limits(server: &ServerSettings) -> Self {
+    pub(crate) fn empty_history_with_limits(server: &HttpServerConfig) -> Self {
         Self {
-            keep: server.request_history,
-            bodies: server.request_history_bodies,
+            keep: server.history.requests,
+            bodies: server.history.bodies,
             max_body: server.max_body_bytes,
             state: Mutex::default(),
             ended: Notify::new(),

@@ -121,7 +121,7 @@ fn operator_routes(config: &Config) -> Vec<Route> {
     }
     if config.server.routes.dev_mode {
         routes.extend(development_routes());
-        routes.extend(weight_update_routes());
+        routes.extend(weights::weight_update_routes());
     } else if config.api.scale_out.tokens_only {
         routes.push((
             "/abort_requests",
@@ -313,20 +313,6 @@ fn development_routes() -> Vec<Route> {
     ]
 }
 
-fn weight_update_routes() -> Vec<Route> {
-    vec![
-        ("/init_weight_transfer_engine", "POST", post(weights::init_weight_transfer)),
-        ("/shutdown_weight_transfer_engine", "POST", post(weights::shutdown_weight_transfer)),
-        ("/start_weight_update", "POST", post(weights::start_weight_update)),
-        ("/start_draft_weight_update", "POST", post(weights::start_draft_weight_update)),
-        ("/update_weights", "POST", post(weights::update_weights)),
-        ("/finish_weight_update", "POST", post(weights::finish_weight_update)),
-        ("/update_weight_version", "POST", post(weights::set_weight_version)),
-        ("/weight_checker", "POST", post(weights::check_weights)),
-        ("/weight_info", "GET", get(weights::get_weight_version)),
-    ]
-}
-
 /// Returns the index of the routes of a configuration, and their router.
 pub fn build_routes(config: &Config) -> (RouteIndex, Router<Arc<App>>) {
     let mut table = route_table(config);
@@ -376,7 +362,7 @@ async fn unknown_path(State(app): State<Arc<App>>, request: Request) -> Response
     else {
         return error::not_found_response();
     };
-    let scheme = if app.settings.server.has_tls { "https" } else { "http" };
+    let scheme = if app.settings.server.tls.is_some() { "https" } else { "http" };
     let host = request.headers().get(header::HOST).and_then(|h| h.to_str().ok());
     let host = host.or(request.uri().authority().map(|a| a.as_str())).unwrap_or("localhost");
     let query = request.uri().query().map_or(String::new(), |query| format!("?{query}"));

@@ -1,6 +1,5 @@
 //! Settings of the HTTP API, by topic; `src/server` builds them from the configuration.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,16 +7,19 @@ use serde_json::{Map, Value};
 
 pub use super::media::ImageOutputSettings;
 use vllm_sim_config::{
-    KubernetesPodIdentity, KvEventsConfig, KvTransferConfig, LoraConfig, ModelTask, ParallelConfig,
-    PerRequestDraftStats, ReadinessCheckTimeouts, SpeechConfig,
+    HttpServerConfig, KvEventsConfig, KvTransferConfig, LoraConfig, ModelConfig, ModelTask,
+    ParallelConfig, PerRequestDraftStats, SpeechConfig,
 };
-use vllm_sim_wire::VllmVersion;
 
 /// Settings of the HTTP API.
 #[derive(Debug)]
 pub struct HttpSettings {
     /// Settings of the served model.
-    pub model: ModelSettings,
+    pub model: ModelConfig,
+    /// Whether the server only encodes media for another server (`--mm-encoder-only`).
+    pub is_encoder: bool,
+    /// Value of `system_fingerprint` in responses.
+    pub fingerprint: Option<Arc<str>>,
     /// Settings of the parsers of tool calls and reasoning in generated text.
     pub parsers: ToolAndReasoningParserSettings,
     /// Settings of responses, apart from the generated text.
@@ -39,7 +41,16 @@ pub struct HttpSettings {
     /// Settings of KV events.
     pub kv_events: KvEventsConfig,
     /// Settings of the HTTP server, apart from its API: TLS, limits, keys and operator routes.
-    pub server: ServerSettings,
+    pub server: HttpServerConfig,
+    /// Whether `/admin/config` is served.
+    pub is_administered: bool,
+    /// Initial factor by which all simulated latencies are multiplied.
+    pub latency_factor: f64,
+    /// Configuration of the server for the response of `/server_info`.
+    pub shown_config: Map<String, Value>,
+    /// Whether `/sleep` and `/wake_up` have an effect only with sleep mode and development mode,
+    /// and ignore unknown tags (llm-d).
+    pub has_lenient_sleep: bool,
     /// Whether any uploaded data is accepted as audio.
     pub takes_any_audio: bool,
     /// Whether LoRA adapters load without LoRA enabled and without files.
@@ -61,27 +72,6 @@ pub struct RuntimeSettings {
     pub fake_metrics: Value,
     /// Whether the engines have a prefix cache.
     pub finds_prefixes: bool,
-}
-
-/// Settings of the served model.
-#[derive(Debug)]
-pub struct ModelSettings {
-    /// Name or folder of the served model, as configured.
-    pub name: String,
-    /// Context length of the model, in tokens.
-    pub max_model_len: u32,
-    /// Contents of the served model's `config.json`.
-    pub hf_config: Option<Arc<Value>>,
-    /// Whether the server only encodes media for another server (`--mm-encoder-only`).
-    pub is_encoder: bool,
-    /// Arguments added to every call of the chat template.
-    pub chat_template_kwargs: Map<String, Value>,
-    /// Role of reply messages in chat responses.
-    pub response_role: String,
-    /// vLLM release that `/version` reports.
-    pub vllm_version: VllmVersion,
-    /// Value of `system_fingerprint` in responses.
-    pub fingerprint: Option<Arc<str>>,
 }
 
 /// Settings of the parsers of tool calls and reasoning in generated text.
@@ -143,8 +133,6 @@ pub struct PoolingSettings {
     pub embeds_like_model: bool,
     /// Whether texts with common words get similar embedding vectors.
     pub embeds_words: bool,
-    /// Instructions that the model defines for each `input_type` of Cohere requests.
-    pub task_instructions: BTreeMap<String, String>,
 }
 
 /// Settings of the KV cache.
@@ -156,49 +144,4 @@ pub struct KvCacheSettings {
     pub finds_prefixes: bool,
     /// Minimum cached fraction of a prompt for a request to run, 0 to 1; 0 disables the check.
     pub hit_threshold: f64,
-}
-
-/// Settings of the HTTP server, apart from its API: TLS, limits, keys and operator routes.
-#[derive(Debug)]
-pub struct ServerSettings {
-    /// Path prefix under which every route is also served (`--root-path`).
-    pub root_path: String,
-    /// Whether clients connect with TLS.
-    pub has_tls: bool,
-    /// Maximum size of a request body, in bytes.
-    pub max_body_bytes: usize,
-    /// Simulated start-up time, during which `/health/ready` returns 503.
-    pub startup_duration: Duration,
-    /// Times without output after which the readiness check considers an engine to hang; `None`
-    /// disables this check.
-    pub ready_check: Option<ReadinessCheckTimeouts>,
-    /// Kubernetes pod in which the process runs.
-    pub pod: KubernetesPodIdentity,
-    /// Bearer key for operator routes (`--admin-api-key`); if `None`, the keys in `api_keys` are
-    /// accepted.
-    pub admin_key: Option<String>,
-    /// Bearer keys for operator routes if there is no `admin_key` (`--api-key`). An empty list
-    /// leaves these routes open.
-    pub api_keys: Vec<String>,
-    /// Whether `/admin/config` is served.
-    pub is_administered: bool,
-    /// Whether the dashboard page may change settings.
-    pub dashboard_control: bool,
-    /// Whether the routes of vLLM's development mode are served.
-    pub dev_mode: bool,
-    /// Whether `--enable-sleep-mode` is set; only llm-d's sleep routes check it.
-    pub enable_sleep_mode: bool,
-    /// Whether `/sleep` and `/wake_up` have an effect only with sleep mode and development mode,
-    /// and ignore unknown tags (llm-d).
-    pub has_lenient_sleep: bool,
-    /// Whether `/load` counts requests (`--enable-server-load-tracking`).
-    pub load_tracking: bool,
-    /// Initial factor by which all simulated latencies are multiplied.
-    pub latency_factor: f64,
-    /// Maximum number of requests in the request history; 0 records none.
-    pub request_history: usize,
-    /// Whether the request history contains request bodies too.
-    pub request_history_bodies: bool,
-    /// Configuration of the server for the response of `/server_info`.
-    pub shown_config: Map<String, Value>,
 }

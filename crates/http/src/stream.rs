@@ -47,29 +47,6 @@ const HEAD_WAIT: Duration = Duration::from_millis(1);
 /// take about a third of the CPU time, so later frames combine them.
 const SINGLE_EVENT_FRAMES: u32 = 24;
 
-/// One step of a choice in a stream: tokens to render together as events, and the end of the choice
-/// if these tokens are its last.
-pub(super) struct ChoiceStreamStep {
-    /// Index of the choice in the response.
-    pub(super) index: usize,
-    /// Number of tokens to read next from the choice; 0 only if the choice ended early.
-    pub(super) tokens: u32,
-    /// Whether this stream step contains the first tokens of the choice.
-    pub(super) first: bool,
-    /// Reason why the choice ended, if this stream step is its last.
-    pub(super) end: Option<SequenceEndReason>,
-}
-
-impl ChoiceStreamStep {
-    /// Splits a stream step of a choice into two steps: one with the tokens, and one with the end
-    /// of the choice.
-    pub(super) fn split_choice_tokens_and_end(&self) -> (Self, Self) {
-        let said = Self { end: None, ..*self };
-        let over = Self { tokens: 0, first: false, ..*self };
-        (said, over)
-    }
-}
-
 /// Calls `write` for the next `tokens` tokens of a choice, once per run of consecutive tokens of
 /// one channel, with the run's text.
 pub(super) fn for_each_output_channel_text(
@@ -103,9 +80,11 @@ pub(super) trait StreamRenderer: Send + 'static {
     fn write_opening(&mut self, _out: &mut String) {}
     /// Appends the stream events that precede the first token of any choice, in a separate frame.
     fn write_before_tokens(&mut self, _out: &mut String) {}
-    /// Appends the stream events of one step of a choice; advances the choice's read position by
-    /// exactly `step.tokens` tokens.
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep);
+    /// Appends the events for the next `tokens` tokens of a choice, and for its end if
+    /// [`ReplyChoice::sent_end`] is set; advances the choice's read position by exactly `tokens`.
+    ///
+    /// [`ReplyChoice::sent`] includes these tokens. Their number is 0 only if the choice ended early.
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, tokens: u32);
     /// Appends the stream events of up to `most` tokens of a reply's only choice, one event per
     /// token, until `bytes` bytes are appended.
     ///
@@ -162,7 +141,6 @@ pub(super) struct EventStream<R> {
     closed: bool,
     /// Simulated disconnect after the last frame; `None` if the stream ends properly.
     breaks: Option<DisconnectPoint>,
-    ended: Vec<bool>,
     keep_alive: Option<(Duration, Pin<Box<Sleep>>)>,
     /// Faults to inject into the stream; `None` without faults.
     faults: Option<Box<FaultInjector>>,
@@ -180,7 +158,6 @@ impl<R: StreamRenderer> EventStream<R> {
     ) -> Self {
         let choices = reply.choices.len();
         Self {
-            ended: vec![false; choices],
             reply,
             render,
             interval: interval.max(1),
@@ -263,12 +240,12 @@ impl<R: StreamRenderer> EventStream<R> {
     /// false if no choice has tokens to send.
     fn write_next_step(&mut self, out: &mut String) -> bool {
         if self.reply.choices.len() == 1 {
-            return !self.ended[0] && self.write_choice(0, 1, out);
+            return self.open_choices > 0 && self.write_choice(0, 1, out);
         }
-        let choices = 0..self.reply.choices.len();
-        let mut order: Vec<usize> = choices.filter(|index| !self.ended[*index]).collect();
-        order.sort_by_key(|index| self.reply.choices[*index].sent);
-        order.into_iter().any(|index| self.write_choice(index, 1, out))
+        let open = self.reply.choices.iter().filter(|choice| choice.sent_end.is_none());
+        let mut order: Vec<(u32, usize)> = open.map(|choice| (choice.sent, choice.index)).collect();
+        order.sort_unstable();
+        order.into_iter().any(|(_, index)| self.write_choice(index, 1, out))
     }
 
     /// Appends the stream events of all available tokens, up to the size of a frame. Several
@@ -284,7 +261,7 @@ impl<R: StreamRenderer> EventStream<R> {
                 }
                 let index = self.turn;
                 self.turn = (index + 1) % choices;
-                if !self.ended[index] {
+                if self.reply.choices[index].sent_end.is_none() {
                     stepped |= self.write_choice(index, max_steps, out);
                 }
             }
@@ -347,7 +324,6 @@ impl<R: StreamRenderer> EventStream<R> {
             if tokens == 0 && last.is_none() {
                 break;
             }
-            let step = ChoiceStreamStep { index, tokens, first, end: last };
             if out.is_empty() {
                 let events = (due / group.max(1)) as usize;
                 // The last event begins within the bound.
@@ -355,10 +331,10 @@ impl<R: StreamRenderer> EventStream<R> {
                 out.reserve(events.clamp(1, most) * TYPICAL_EVENT_BYTES);
             }
             choice.sent += tokens;
+            choice.sent_end = last;
             steps += 1;
-            self.render.write_step(out, choice, &step);
+            self.render.write_step(out, choice, tokens);
             if last.is_some() {
-                self.ended[index] = true;
                 self.open_choices -= 1;
                 break;
             }
@@ -389,11 +365,8 @@ impl<R: StreamRenderer> EventStream<R> {
     }
 
     fn register_waker(&self, cx: &Context<'_>) {
-        for (choice, ended) in self.reply.choices.iter().zip(&self.ended) {
-            if !ended {
-                choice.register_waker(cx);
-            }
-        }
+        let open = self.reply.choices.iter().filter(|choice| choice.sent_end.is_none());
+        open.for_each(|choice| choice.register_waker(cx));
     }
 
     /// Returns the frame or error that an injected fault causes at this point of the stream; `None`

@@ -16,6 +16,7 @@ use crate::error::HandlerResult;
 use vllm_sim_service::prompt::{Conversation, PromptLengthLimit};
 use vllm_sim_service::run_blocking_if_large;
 use vllm_sim_tokenizer::SpecialTokenHandling;
+use vllm_sim_wire::body::validate_and_read_body;
 use vllm_sim_wire::openai::shared_request_fields::ChatTool;
 use vllm_sim_wire::vllm::tokenize::{DetokenizeRequest, TokenizeChatRequest, TokenizeRequest};
 
@@ -28,7 +29,8 @@ pub(super) async fn tokenize(
     let body = app.dialect.schema_body(ApiEndpoint::Tokenize, body)?;
     let request = TokenizeRequest::parse_tokenize_request(&body)
         .map_err(|fault| app.dialect.unreadable_body_fault(fault))?;
-    app.dialect.pooling_model(generation::resolve_model_target(app, request.model_name()))?;
+    app.dialect
+        .pooling_model(generation::resolve_model_without_faults(app, request.model_name()))?;
     app.service.check_tokenizer_available()?;
     let tokenizer = app.service.generator.tokenizer().clone();
     let (tokens, strings) = match request {
@@ -55,8 +57,7 @@ pub(super) async fn tokenize(
     };
     let mut out = String::from("{\"count\":");
     json::write_json_int(&mut out, tokens.len());
-    out.push_str(",\"max_model_len\":");
-    json::write_json_int(&mut out, app.settings.model.max_model_len);
+    json::write_member(&mut out, ",\"max_model_len\":", app.settings.model.max_model_len);
     out.push_str(",\"tokens\":");
     json::write_json_int_array(&mut out, tokens.iter().copied());
     out.push_str(",\"token_strs\":");
@@ -81,8 +82,8 @@ pub(super) async fn detokenize(
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
-    let request = DetokenizeRequest::parse_detokenize_request(&value)?;
-    generation::resolve_model_target(&app, request.model.as_deref())?;
+    let request = validate_and_read_body::<DetokenizeRequest>(&value)?;
+    generation::resolve_model_without_faults(&app, request.model.as_deref())?;
     app.service.check_tokenizer_available()?;
     // An id outside the vocabulary has no text.
     let ids = request.tokens.iter();

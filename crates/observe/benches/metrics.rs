@@ -5,9 +5,7 @@
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-use vllm_sim_engine::driver::{
-    EngineObserver, EngineObservers, PlannedFinishReason, RequestInfo, SequenceRecord,
-};
+use vllm_sim_engine::driver::{EngineObserver, EngineObservers, SequenceRecord};
 use vllm_sim_engine::{EngineStats, SchedulerEvent, SeqId, Sequence, SimTime};
 use vllm_sim_observe::metrics::{EngineFeatures, Metrics, MetricsSettings};
 
@@ -23,20 +21,9 @@ fn time_per_round(name: &str, rounds: u32, mut f: impl FnMut(u32)) {
 
 /// Returns the record of a sequence that has released more than one token.
 fn decoding_sequence(lora: Option<&str>) -> SequenceRecord {
-    let request = RequestInfo {
-        id: "request".into(),
-        arrived: SimTime::ZERO,
-        max_tokens: 1000,
-        limited: true,
-        finish: PlannedFinishReason::Length,
-        lora: lora.map(Into::into),
-        parent: None,
-        kv_source: None,
-        span: None,
-        plan: None,
-    };
     let sequence = Sequence::new(SeqId(1), 100, 1000);
-    let mut record = SequenceRecord::new(SimTime::ZERO, &sequence, request);
+    let mut record = SequenceRecord::new("request".into(), SimTime::ZERO, &sequence);
+    record.lora = lora.map(Into::into);
     record.output = 2_000_000;
     record
 }
@@ -91,6 +78,7 @@ fn main() {
             begun: SimTime::ZERO,
             prompt_tokens: black_box(i & 511),
             output_tokens: 4,
+            count: 1,
         };
         engine.on_engine_event(SimTime::ZERO, &step);
     });

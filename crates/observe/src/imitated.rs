@@ -6,7 +6,7 @@ mod sglang;
 
 use crate::compat::{KvEventFormat, MetricsCompat};
 use crate::metrics::settings::MetricsSettings;
-pub(crate) use sglang::metrics::SglangMetrics as OwnMetrics;
+pub use sglang::metrics::SglangMetrics as OwnMetrics;
 use vllm_sim_engine::SchedulerEvent;
 
 /// Lengths and times of a request whose response has ended.

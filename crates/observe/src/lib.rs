@@ -10,3 +10,4 @@ pub mod metrics;
 pub mod otel;
 mod recent;
 mod release;
+mod waveform;

@@ -1,7 +1,6 @@
 //! Parses varied flags (`NAME=VALUE,VALUE,…`) and builds all combinations of their values.
 
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::collections::HashSet;
 
 use anyhow::Result;
 use clap::Parser;
@@ -34,6 +33,10 @@ pub(super) fn parse_grid_axes(flag: &str, given: &[String]) -> Result<Vec<FlagGr
         Ok(FlagGridAxis { name, values })
     });
     let axes: Vec<FlagGridAxis> = axes.collect::<Result<_>>()?;
+    let mut names = HashSet::new();
+    if let Some(axis) = axes.iter().find(|axis| !names.insert(&axis.name)) {
+        refuse!("{flag} {} is given twice: list all its values once", axis.name);
+    }
     let points = axes.iter().try_fold(1usize, |n, axis| n.checked_mul(axis.values.len()));
     match points.filter(|&n| n <= MAX_GRID_POINTS) {
         Some(_) => Ok(axes),
@@ -140,33 +143,6 @@ pub(super) fn flag_combination_label<N: AsRef<str>>(names: &[N], values: &[Strin
     let flags: Vec<String> =
         flags.map(|(name, value)| format!("{}={value}", name.as_ref())).collect();
     flags.join(" ")
-}
-
-/// Applies the function `play` to each item on up to `threads` threads; results are in the order of
-/// the items.
-pub(super) fn map_in_parallel<T: Sync, R: Send + Sync>(
-    items: &[T],
-    threads: usize,
-    play: impl Fn(&T) -> R + Sync,
-) -> Vec<R> {
-    let next = AtomicUsize::new(0);
-    let results: Vec<OnceLock<R>> = items.iter().map(|_| OnceLock::new()).collect();
-    let work = || {
-        loop {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let (Some(item), Some(result)) = (items.get(at), results.get(at)) else {
-                return;
-            };
-            let _ = result.set(play(item));
-        }
-    };
-    std::thread::scope(|scope| {
-        for _ in 1..threads.clamp(1, items.len().max(1)) {
-            scope.spawn(work);
-        }
-        work();
-    });
-    results.into_iter().filter_map(OnceLock::into_inner).collect()
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 
 mod answer;
 mod bound;
+mod context;
 mod deploy;
 mod idle_worker;
 mod layout;
@@ -15,21 +16,19 @@ mod report;
 mod search;
 mod worker_count;
 
-use std::borrow::Borrow;
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{CommandFactory, Parser};
 
 use crate::grid::{self, FlagGridAxis, flag_combination_label};
-use crate::shard::{self, FlagGridShardArgs, FlagGridTask};
-use bound::LatencyPercentileBound;
+use crate::shard::{self, FlagGridRun, FlagGridShardArgs};
 use layout::{ParallelLayout, ParallelLayoutSearch};
 use manifests::DeploymentFiles;
 use prices::GpuPrices;
 use report::PlanReport;
-use search::{CandidateSearchResult, DeploymentCandidate, PlanRequirements};
-use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
+use search::{DeploymentCandidate, PlanRequirements};
 use vllm_sim_command_line::{
     MissedMetricRequirementsError, format_command_line, output_files, refuse,
 };
@@ -59,27 +58,8 @@ struct Args {
     /// for the best one.
     #[arg(long, value_name = "NAME=VALUES", help_heading = "Plan")]
     vary: Vec<String>,
-    /// Fraction of all requests that must be good, above 0 up to 1.
-    #[arg(long, default_value_t = 0.95, help_heading = "Plan")]
-    attainment: f64,
-    /// Maximum number of GPUs of a deployment.
-    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Plan")]
-    max_gpus: u32,
-    /// YAML file of GPU prices: `date`, `currency` and `gpu_hour: {H100: 2.5}`. With it the answer
-    /// has costs per hour, month and million tokens; without it GPUs are counted.
-    #[arg(long, value_name = "FILE", help_heading = "Plan")]
-    prices: Option<PathBuf>,
-    /// Maximum cost of a deployment per hour, in the currency of --prices.
-    #[arg(long, value_name = "MONEY", requires = "prices", help_heading = "Plan")]
-    max_cost: Option<f64>,
-    /// Upper bound of a percentile: METRIC-pPERCENT=MS with METRIC ttft, itl (single gaps between
-    /// tokens), tpot (the mean gap of a request) or e2e, such as ttft-p99=500. Rounded up to a
-    /// quarter of a percent. Repeat it for several bounds.
-    #[arg(long, value_name = "BOUND", help_heading = "Plan")]
-    bound: Vec<LatencyPercentileBound>,
-    /// Find the highest traffic that this number of workers serves, instead of the fewest workers.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Plan")]
-    fixed_workers: Option<u32>,
+    #[command(flatten)]
+    question: PlanRequirements,
     /// Write Helm values for this program's chart that simulate the cheapest deployment.
     #[arg(long, value_name = "FILE", conflicts_with = "fixed_workers", help_heading = "Plan")]
     helm_values: Option<PathBuf>,
@@ -134,40 +114,35 @@ pub fn run_plan_command(
         );
     }
     check_worker_kinds(&base, &axes)?;
-    let prices = base.prices.as_deref().map(GpuPrices::read_gpu_prices_file).transpose()?;
+    let prices =
+        base.question.prices.as_deref().map(GpuPrices::read_gpu_prices_file).transpose()?;
     let builder = CandidateBuilder { args, axes: &axes, prices: prices.as_ref(), sort, deploy };
     let (names, candidates, notes) = builder.candidates(&base)?;
     check_step_times(&candidates)?;
     check_deployment_outputs(&base, &candidates)?;
-    let question = PlanRequirements {
-        attainment: base.attainment,
-        max_gpus: base.max_gpus,
-        max_cost: base.max_cost,
-        bounds: base.bound.clone(),
-        fixed_workers: base.fixed_workers,
+    let question = base.question.clone();
+    let run = FlagGridRun {
+        tool: ("plan", "combinations"),
+        words: args,
+        shard: &base.shard,
+        threads: base.threads,
+        report_json: base.report.report_json.as_deref(),
     };
-    let common = format_command_line("plan", &shard::command_common_to_shards(args));
-    let answers = match base.shard.flag_grid_task()? {
-        FlagGridTask::All => search_candidates(&candidates, base.threads, &question)?,
-        FlagGridTask::Merge(files) => shard::merge_shard_files(&common, &files, candidates.len())?,
-        FlagGridTask::Shard(shard) => {
-            let mine: Vec<&DeploymentCandidate> = shard.grid_points_of_shard(&candidates).collect();
-            let answers = search_candidates(&mine, base.threads, &question)?;
-            return shard.write_shard_results(
-                &common,
-                &answers,
-                base.report.report_json.as_deref(),
-            );
-        }
+    let search =
+        |candidate: &DeploymentCandidate| search::search_deployment_candidate(candidate, &question);
+    let stopped = || search::empty_search_result("stopped".to_owned());
+    let answers = match run.run_grid_points(&candidates, search, stopped)? {
+        ControlFlow::Continue(answers) => answers,
+        ControlFlow::Break(text) => return Ok(text),
     };
     let typed = format_command_line("plan", &shard::command_without_shard_flags(args));
     let answers = candidates.iter().zip(answers);
     let plan = PlanReport::new(names, question, prices, answers, notes, typed)?;
     let printed = write_plan(&plan, &base)?;
-    match plan.has_successful_deployment() {
-        true => Ok(printed),
+    match plan.best_candidate_and_trial() {
+        Some(_) => Ok(printed),
         // The exit code tells scripts whether a deployment was found.
-        false => Err(MissedMetricRequirementsError {
+        None => Err(MissedMetricRequirementsError {
             printed,
             missed: "no deployment meets the bounds".to_owned(),
         }
@@ -175,37 +150,15 @@ pub fn run_plan_command(
     }
 }
 
-fn search_candidates<C>(
-    candidates: &[C],
-    threads: usize,
-    question: &PlanRequirements,
-) -> Result<Vec<CandidateSearchResult>>
-where
-    C: Borrow<DeploymentCandidate> + Sync,
-{
-    let progress_bar =
-        JobProgress::begin_job("plan", "combinations", Some(candidates.len() as u64));
-    let answers = grid::map_in_parallel(candidates, threads, |candidate: &C| {
-        let answer = search::search_deployment_candidate(candidate.borrow(), question);
-        progress_bar.add_finished_work_units(1);
-        // The result of an interrupted search means nothing.
-        match is_job_stop_requested() {
-            true => Ok(search::empty_search_result("stopped".to_owned())),
-            false => answer,
-        }
-    });
-    answers.into_iter().collect()
-}
-
 fn check_args(args: &Args) -> Result<()> {
-    let share = args.attainment;
+    let share = args.question.attainment;
     if !(share > 0.0 && share <= 1.0) {
         refuse!("--attainment is {share}, must be above 0 and at most 1");
     }
-    if !args.report.latency_slo()?.has_any_latency_bound() && args.bound.is_empty() {
+    if !args.report.latency_slo()?.has_any_latency_bound() && args.question.bounds.is_empty() {
         refuse!("a plan needs a bound: --slo-ttft-ms, --slo-itl-ms or --slo-e2e-ms, or --bound");
     }
-    if args.max_cost.is_some_and(|cost| !cost.is_finite() || cost <= 0.0) {
+    if args.question.max_cost.is_some_and(|cost| !cost.is_finite() || cost <= 0.0) {
         refuse!("--max-cost must be a number above 0");
     }
     for (flag, given) in [
@@ -231,7 +184,7 @@ fn check_args(args: &Args) -> Result<()> {
              --fixed-workers"
         );
     }
-    if args.fixed_workers.is_some() && args.workload.replay_concurrency.is_some() {
+    if args.question.fixed_workers.is_some() && args.workload.replay_concurrency.is_some() {
         refuse!(
             "--fixed-workers cannot be used with --replay-concurrency, whose traffic depends on \
              the workers"
@@ -284,10 +237,7 @@ fn check_step_times(candidates: &[DeploymentCandidate]) -> Result<()> {
 /// Refuses a search whose deployment files could not be written at its end.
 fn check_deployment_outputs(args: &Args, candidates: &[DeploymentCandidate]) -> Result<()> {
     let lacks_model = |candidate: &DeploymentCandidate| {
-        let about = match &candidate.pools {
-            Ok(pools) => &pools.about,
-            Err(misfit) => &misfit.about,
-        };
+        let about = candidate.pools.as_ref().map_or_else(|misfit| &misfit.about, |it| &it.about);
         about.iter().all(|(name, _)| name != "--model")
     };
     if let Some(output) = deployment_outputs(args).next()
@@ -318,11 +268,11 @@ impl CandidateBuilder<'_> {
         let combinations = grid::axis_value_combinations(self.axes).into_iter();
         let search = ParallelLayoutSearch::new(
             &base.pools,
-            base.max_gpus,
+            base.question.max_gpus,
             self.axes,
             &self.explicit_flags()?,
         );
-        let Some(search) = search.filter(|_| base.fixed_workers.is_none()) else {
+        let Some(search) = search.filter(|_| base.question.fixed_workers.is_none()) else {
             let all = combinations.map(|values| self.build_candidate(values, None, &[]));
             return Ok((names, all.collect::<Result<_>>()?, Vec::new()));
         };
@@ -400,7 +350,16 @@ impl CandidateBuilder<'_> {
         let flags = [&varied[..], searched].concat();
         let build =
             |args: &Args, flags: &[String]| build_worker_pools(&args.pools, flags, self.deploy);
-        let (args, pools) = grid::parse_grid_point(self.args, &flags, place, self.sort, build)?;
+        let parse =
+            |flags: &[String]| grid::parse_grid_point(self.args, flags, place, self.sort, build);
+        let (args, pools) = match parse(&flags)? {
+            (args, Err(misfit)) if context::may_shorten_context(&misfit) => {
+                let shorter = [&flags[..], &[context::FITTING_CONTEXT_FLAG.to_owned()]].concat();
+                let (_, pools) = parse(&shorter)?;
+                (args, pools.map_err(|_| misfit))
+            }
+            parsed => parsed,
+        };
         // Report errors of the workload before any run, also if the model does not fit.
         let block_size = match &pools {
             Ok(pools) => pools.serving.engines[0].block_size(),

@@ -3,6 +3,7 @@
 //! `--merge` combines the files that `--shard` wrote; the result equals that of one process, byte
 //! for byte.
 
+use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -12,7 +13,8 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
-use vllm_sim_command_line::{output_files, refuse};
+use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
+use vllm_sim_command_line::{format_command_line, map_in_parallel, output_files, refuse};
 
 const SHARD_FILE_SCHEMA: &str = "vllm-sim/shard/1";
 
@@ -29,16 +31,10 @@ pub(super) struct FlagGridShardArgs {
     merge: Vec<PathBuf>,
 }
 
-pub(super) enum FlagGridTask {
-    All,
-    Shard(FlagGridShard),
-    Merge(Vec<PathBuf>),
-}
-
 /// Shard of a grid of flag combinations: every `of`-th point, beginning with the point of index
 /// `at`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct FlagGridShard {
+struct FlagGridShard {
     at: usize,
     of: usize,
 }
@@ -55,17 +51,9 @@ struct ShardFile<R> {
 }
 
 impl FlagGridShardArgs {
-    /// Returns the task of this process: simulating all grid points, simulating one shard, or
-    /// merging result files.
-    ///
-    /// # Errors
-    /// Returns a usage error for an invalid `--shard`.
-    pub(super) fn flag_grid_task(&self) -> Result<FlagGridTask> {
-        if !self.merge.is_empty() {
-            return Ok(FlagGridTask::Merge(self.merge.clone()));
-        }
+    fn shard(&self) -> Result<Option<FlagGridShard>> {
         let Some(text) = &self.shard else {
-            return Ok(FlagGridTask::All);
+            return Ok(None);
         };
         let read = || {
             let (at, of) = text.split_once('/')?;
@@ -77,7 +65,7 @@ impl FlagGridShardArgs {
             (at < of).then_some(FlagGridShard { at, of })
         };
         match read() {
-            Some(shard) => Ok(FlagGridTask::Shard(shard)),
+            Some(shard) => Ok(Some(shard)),
             None => refuse!(
                 "--shard {text:?} must be K/N with K from 1 to N, or job/N where \
                  JOB_COMPLETION_INDEX is set"
@@ -86,16 +74,66 @@ impl FlagGridShardArgs {
     }
 }
 
-impl FlagGridShard {
-    pub(super) fn grid_points_of_shard<T>(self, all: &[T]) -> impl Iterator<Item = &T> {
-        all.iter().skip(self.at).step_by(self.of)
-    }
+/// Run of this process's part of a flag grid.
+pub(super) struct FlagGridRun<'a> {
+    /// Name of the tool, such as `sweep`, and its word for the points of the grid.
+    pub(super) tool: (&'static str, &'static str),
+    /// Command line of the tool.
+    pub(super) words: &'a [String],
+    pub(super) shard: &'a FlagGridShardArgs,
+    pub(super) threads: usize,
+    pub(super) report_json: Option<&'a str>,
+}
 
+impl FlagGridRun<'_> {
+    /// Returns the results of all grid points, which the process simulates or reads from the files
+    /// of `--merge`; breaks with the text to print if it simulates only a shard.
+    ///
+    /// `interrupted` returns the result of a point during which the user stopped the tool.
+    ///
+    /// # Errors
+    /// Returns a usage error for an invalid `--shard`, and the errors of files and of `simulate`.
+    pub(super) fn run_grid_points<P: Sync, R: Serialize + DeserializeOwned + Send + Sync>(
+        &self,
+        points: &[P],
+        simulate: impl Fn(&P) -> Result<R> + Sync,
+        interrupted: impl Fn() -> R + Sync,
+    ) -> Result<ControlFlow<String, Vec<R>>> {
+        let (tool, unit) = self.tool;
+        let common = format_command_line(tool, &command_common_to_shards(self.words));
+        if !self.shard.merge.is_empty() {
+            let merged = merge_shard_files(&common, &self.shard.merge, points.len())?;
+            return Ok(ControlFlow::Continue(merged));
+        }
+        let shard = self.shard.shard()?;
+        let FlagGridShard { at, of } = shard.unwrap_or(FlagGridShard { at: 0, of: 1 });
+        let mine: Vec<&P> = points.iter().skip(at).step_by(of).collect();
+        let progress_bar = JobProgress::begin_job(tool, unit, Some(mine.len() as u64));
+        let results = map_in_parallel(&mine, self.threads, |point| {
+            let result = simulate(point);
+            progress_bar.add_finished_work_units(1);
+            // An interrupted run is not comparable with complete ones.
+            if is_job_stop_requested() { Ok(interrupted()) } else { result }
+        });
+        let results: Vec<R> = results.into_iter().collect::<Result<_>>()?;
+        drop(progress_bar);
+        Ok(match shard {
+            None => ControlFlow::Continue(results),
+            Some(shard) => ControlFlow::Break(shard.write_shard_results(
+                &common,
+                &results,
+                self.report_json,
+            )?),
+        })
+    }
+}
+
+impl FlagGridShard {
     /// Writes the shard's results to `file` and returns the text to print.
     ///
     /// # Errors
     /// Returns an error if no file is named or writing fails.
-    pub(super) fn write_shard_results<R: Serialize>(
+    fn write_shard_results<R: Serialize>(
         self,
         command: &str,
         results: &[R],
@@ -123,7 +161,7 @@ impl FlagGridShard {
 
 /// Returns the command line without the flags that may differ between the processes of the shards
 /// and the process that merges them.
-pub(super) fn command_common_to_shards(words: &[String]) -> Vec<String> {
+fn command_common_to_shards(words: &[String]) -> Vec<String> {
     let own = ["--shard", "--merge", "--report-json", "--threads", "--html"];
     without_flags(words, &own)
 }
@@ -188,7 +226,7 @@ impl<'de> Visitor<'de> for ExactMapVisitor {
 ///
 /// # Errors
 /// Returns an error for files that are unreadable, from another command, or incomplete.
-pub(super) fn merge_shard_files<R: DeserializeOwned>(
+fn merge_shard_files<R: DeserializeOwned>(
     command: &str,
     files: &[PathBuf],
     points: usize,

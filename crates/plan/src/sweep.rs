@@ -2,7 +2,7 @@
 
 mod page;
 
-use std::borrow::Borrow;
+use std::ops::ControlFlow;
 
 use anyhow::{Result, bail};
 use clap::{CommandFactory, Parser};
@@ -11,14 +11,14 @@ use serde_json::{Map, Value, json};
 
 use crate::grid::{self, flag_combination_label};
 use crate::shard::{
-    self, FlagGridShardArgs, FlagGridTask, deserialize_exact_f64, deserialize_exact_map,
+    self, FlagGridRun, FlagGridShardArgs, deserialize_exact_f64, deserialize_exact_map,
 };
-use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
-use vllm_sim_command_line::{format_command_line, output_files, refuse};
+use vllm_sim_command_line::progress::is_job_stop_requested;
+use vllm_sim_command_line::{format_command_line, output_files, refuse, render_text_table};
 use vllm_sim_replay_cli::{
     DeploymentFactory, PoolArgs, ReportArgs, ResultProvenance, ServeFlagSplitter,
     WeightsDoNotFitError, WorkerPools, WorkloadArgs, build_worker_pools, open_workload,
-    replay_single_threaded, simulated_time_limit,
+    replay_pools, simulated_time_limit,
 };
 
 /// Run one workload against every combination of flags, and report the one with the most good
@@ -169,25 +169,25 @@ pub fn run_sweep_command(
     {
         bail!("no point of the grid fits: {}", misfit.why);
     }
-    let common = format_command_line("sweep", &shard::command_common_to_shards(args));
-    let played = match base.shard.flag_grid_task()? {
-        FlagGridTask::All => simulate_points(&points, base.threads)?,
-        FlagGridTask::Merge(files) => shard::merge_shard_files(&common, &files, points.len())?,
-        FlagGridTask::Shard(shard) => {
-            let mine: Vec<&GridPoint> = shard.grid_points_of_shard(&points).collect();
-            let played = simulate_points(&mine, base.threads)?;
-            return shard.write_shard_results(&common, &played, base.report.report_json.as_deref());
-        }
+    let run = FlagGridRun {
+        tool: ("sweep", "points"),
+        words: args,
+        shard: &base.shard,
+        threads: base.threads,
+        report_json: base.report.report_json.as_deref(),
+    };
+    let interrupted = || Err("interrupted before its end".to_owned());
+    let played = match run.run_grid_points(&points, simulate_point, interrupted)? {
+        ControlFlow::Continue(played) => played,
+        ControlFlow::Break(text) => return Ok(text),
     };
     let values = points.iter().map(|point| point.values.clone());
     let results = values.zip(played);
     let played: Vec<PointResult> =
         results.map(|(values, played)| PointResult { values, played, needed }).collect();
-    let origin =
-        ResultProvenance::combine_provenances(points.iter().map(|point| match &point.pools {
-            Ok(pools) => &pools.provenance,
-            Err(misfit) => &misfit.provenance,
-        }));
+    let origin = ResultProvenance::combine_provenances(points.iter().map(|point| {
+        point.pools.as_ref().map_or_else(|misfit| &misfit.provenance, |it| &it.provenance)
+    }));
     let typed = format_command_line("sweep", &shard::command_without_shard_flags(args));
     if let Some(file) = &base.report.report_json {
         let json = to_json(&names, &played, origin.provenance_json(&typed));
@@ -204,24 +204,6 @@ pub fn run_sweep_command(
     Ok(text_table(&names, &played))
 }
 
-/// Simulates all grid points on up to `threads` threads; results are in the order of the points.
-fn simulate_points<P>(points: &[P], threads: usize) -> Result<Vec<PlayedPoint>>
-where
-    P: Borrow<GridPoint> + Sync,
-{
-    let progress_bar = JobProgress::begin_job("sweep", "points", Some(points.len() as u64));
-    let results = grid::map_in_parallel(points, threads, |point| {
-        let played = simulate_point(point.borrow());
-        progress_bar.add_finished_work_units(1);
-        // An interrupted run is not comparable with complete ones.
-        match is_job_stop_requested() {
-            true => Ok(Err("interrupted before its end".to_owned())),
-            false => played,
-        }
-    });
-    results.into_iter().collect()
-}
-
 fn simulate_point(point: &GridPoint) -> Result<PlayedPoint> {
     if is_job_stop_requested() {
         return Ok(Err("not simulated: interrupted".to_owned()));
@@ -236,7 +218,7 @@ fn simulate_point(point: &GridPoint) -> Result<PlayedPoint> {
     let quiet =
         ReportArgs { report_json: None, per_request: None, html: None, ..args.report.clone() };
     let limit = simulated_time_limit(&args.workload)?;
-    let report = replay_single_threaded(pools, source.as_mut(), pace, limit, &quiet)?;
+    let report = replay_pools(pools, source.as_mut(), (pace, limit, 1), &quiet, None)?;
     let seconds = (report.summary_number("duration_ms") / 1e3).max(1e-9);
     Ok(Ok(PlayedSummary {
         gpus: report.summary_number("gpu_hours") * 3600.0 / seconds,
@@ -317,8 +299,15 @@ fn table_notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
         }
     }];
     for point in points {
-        if let Err(why) = &point.played {
-            notes.push(format!("{}: {why}", flag_combination_label(names, &point.values)));
+        let label = flag_combination_label(names, &point.values);
+        match &point.played {
+            Err(why) => notes.push(format!("{label}: {why}")),
+            Ok(played) if played.summary_number("rejected_requests") > 0.0 => {
+                let count = ["rejected_requests", "num_requests"];
+                let [rejected, all] = count.map(|key| played.summary_number(key));
+                notes.push(format!("{label}: {rejected} of {all} requests are rejected"));
+            }
+            Ok(_) => {}
         }
     }
     notes
@@ -326,25 +315,9 @@ fn table_notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
 
 fn text_table(names: &[&str], played: &[PointResult]) -> String {
     let (head, rows) = table_cells(names, played);
-    let best = best_point_index(played);
-    let widths: Vec<usize> = (0..head.len())
-        .map(|column| {
-            let all = rows.iter().chain([&head]).map(|row| row[column].chars().count());
-            all.max().unwrap_or(0)
-        })
-        .collect();
-    let line = |row: &[String], mark: &str| {
-        let cells = row.iter().zip(&widths).enumerate();
-        let cells = cells.map(|(column, (cell, &width))| match column < names.len() {
-            true => format!("{cell:<width$}"),
-            false => format!("{cell:>width$}"),
-        });
-        let cells: Vec<String> = cells.collect();
-        format!("{}{mark}", cells.join("  "))
-    };
-    let mut lines = vec![line(&head, "")];
-    for (at, row) in rows.iter().enumerate() {
-        lines.push(line(row, if Some(at) == best { "  *" } else { "" }));
+    let mut lines = render_text_table(&head, &rows, names.len());
+    if let Some(best) = best_point_index(played) {
+        lines[1 + best].push_str("  *");
     }
     lines.extend(table_notes(names, played));
     lines.join("\n")

@@ -178,6 +178,50 @@ pub fn write_numpy_float32(out: &mut String, number: f32) {
     }
 }
 
+/// A value that [`write_member`] can append to JSON text.
+pub trait WriteJson {
+    /// Appends the value to the JSON text `out`.
+    fn write_json(self, out: &mut String);
+}
+
+impl<T: AsRef<str> + ?Sized> WriteJson for &T {
+    fn write_json(self, out: &mut String) {
+        write_json_string(out, self.as_ref());
+    }
+}
+
+impl WriteJson for Option<&str> {
+    fn write_json(self, out: &mut String) {
+        write_optional_json_string(out, self);
+    }
+}
+
+impl WriteJson for f64 {
+    fn write_json(self, out: &mut String) {
+        write_python_float(out, self);
+    }
+}
+
+macro_rules! write_json_for_integers {
+    ($($int:ty),*) => {$(
+        impl WriteJson for $int {
+            fn write_json(self, out: &mut String) {
+                write_json_int(out, self);
+            }
+        }
+    )*};
+}
+
+write_json_for_integers!(u8, u16, u32, u64, usize, i32, i64);
+
+/// Appends a member of a JSON object: `name` with its quotes, the colon and what comes before it,
+/// and the value.
+#[inline]
+pub fn write_member(out: &mut String, name: &str, value: impl WriteJson) {
+    out.push_str(name);
+    value.write_json(out);
+}
+
 /// Appends a JSON value as compact text to `out`, without spaces.
 pub fn write_json_value(out: &mut String, value: &Value) {
     // Serializing a `Value` cannot fail.

@@ -18,7 +18,7 @@ use vllm_sim_command_line::{parse_tool_args, refuse};
 use vllm_sim_dataset::{DEFAULT_TABLE_NAME, Dataset, DatasetFormat, DatasetRowStorage};
 use vllm_sim_tokenizer::{HuggingFaceHubSettings, Tokenizer, TokenizerLocation};
 
-pub use build::{BuiltDatasetSummary, DatasetBuildOptions, build_dataset};
+use build::{DatasetBuild, build_dataset};
 
 /// Build a dataset of conversations (`build`), or inspect one (`inspect FILE`).
 #[derive(Debug, Parser)]
@@ -141,19 +141,7 @@ fn build_from_args(args: BuildArgs, env: &dyn Fn(&str) -> Option<String>) -> Res
         ),
     };
     let tokenizer = open_tokenizer(&args, hub)?;
-    let built = build_dataset(
-        &DatasetBuildOptions {
-            input,
-            origin,
-            folder: args.output_path,
-            name: args.output_file,
-            table: args.table_name,
-            max_records: args.max_records,
-            model: args.model,
-            generation: if args.legacy { DatasetFormat::Texts } else { DatasetFormat::Tokens },
-        },
-        &tokenizer,
-    )?;
+    let built = build_dataset(&DatasetBuild { input, origin, args }, &tokenizer)?;
     let files: Vec<_> = built.files.iter().map(|file| file.display().to_string()).collect();
     Ok(format!(
         "{} replies from {} of {} {}\n{}",
@@ -202,7 +190,7 @@ fn fetch_from_hub(_: &str, _: &str, _: &HuggingFaceHubSettings) -> Result<PathBu
 ///
 /// # Errors
 /// Returns an error if the file cannot be opened, or a row is invalid.
-pub fn inspect_dataset(file: &Path, table: &str) -> Result<String> {
+fn inspect_dataset(file: &Path, table: &str) -> Result<String> {
     let dataset = Dataset::open(file, table, DatasetRowStorage::OnDisk)?;
     let summary = dataset.reply_stats();
     let generation = match dataset.format_version() {

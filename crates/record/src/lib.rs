@@ -99,7 +99,7 @@ impl Recorder {
             client: PooledHttpClient::new(connector),
             host: target.host,
             prefix: target.prefix,
-            queue: store.capture_queue(),
+            queue: store.queue.clone(),
             clock: WallClock::start_wall_clock(),
         };
         let (stop, stopping) = watch::channel(false);

@@ -37,16 +37,10 @@ pub struct RecordingSummary {
     pub skipped: BTreeMap<String, u64>,
 }
 
-#[derive(Debug, Default)]
-struct RecordCounts {
-    replies: u64,
-    skipped: BTreeMap<String, u64>,
-}
-
 #[derive(Clone)]
 pub(super) struct CapturedExchangeQueue {
     to: SyncSender<CapturedHttpExchange>,
-    counts: Arc<Mutex<RecordCounts>>,
+    counts: Arc<Mutex<RecordingSummary>>,
 }
 
 impl CapturedExchangeQueue {
@@ -75,7 +69,7 @@ impl CapturedExchangeQueue {
 }
 
 pub(super) struct RecordingStore {
-    queue: CapturedExchangeQueue,
+    pub(super) queue: CapturedExchangeQueue,
     writing: JoinHandle<rusqlite::Result<()>>,
     path: PathBuf,
 }
@@ -102,7 +96,7 @@ impl RecordingStore {
         }
         let database = RecordingDatabase::open(path, table).map_err(|e| failed(e.to_string()))?;
         let (to, from) = sync_channel(MAX_QUEUED_RESPONSES);
-        let counts = Arc::new(Mutex::new(RecordCounts::default()));
+        let counts = Arc::new(Mutex::new(RecordingSummary::default()));
         let queue = CapturedExchangeQueue { to, counts };
         // The thread must not hold a sender, which would keep it running.
         let counts = queue.counts.clone();
@@ -111,10 +105,6 @@ impl RecordingStore {
             .spawn(move || write_queued_responses(database, &from, &counts, &tokenizer))
             .map_err(|error| failed(error.to_string()))?;
         Ok(Self { queue, writing, path: path.into() })
-    }
-
-    pub(super) fn capture_queue(&self) -> CapturedExchangeQueue {
-        self.queue.clone()
     }
 
     /// Writes all queued responses and closes the dataset file. All other handles of the queue must
@@ -133,8 +123,8 @@ impl RecordingStore {
             Err(_) => Err("the writer panicked".to_owned()),
         };
         written.map_err(|why| RecordError::File { path, why })?;
-        let counts = std::mem::take(&mut *counts.lock());
-        Ok(RecordingSummary { replies: counts.replies, skipped: counts.skipped })
+        let summary = std::mem::take(&mut *counts.lock());
+        Ok(summary)
     }
 }
 
@@ -143,7 +133,7 @@ impl RecordingStore {
 fn write_queued_responses(
     mut database: RecordingDatabase,
     from: &Receiver<CapturedHttpExchange>,
-    counts: &Mutex<RecordCounts>,
+    counts: &Mutex<RecordingSummary>,
     tokenizer: &Tokenizer,
 ) -> rusqlite::Result<()> {
     loop {
@@ -241,12 +231,6 @@ struct ReplyRow<'r> {
     tokens: RecordedReplyTokens,
 }
 
-fn recording_columns(connection: &Connection, table: &str) -> rusqlite::Result<Vec<String>> {
-    let mut columns = connection.prepare(&schema::recording_columns_sql(table))?;
-    let columns = columns.query_map([], |row| row.get(0))?;
-    columns.collect()
-}
-
 struct RecordingDatabase {
     connection: Connection,
     table: String,
@@ -262,7 +246,11 @@ impl RecordingDatabase {
         connection.execute_batch(&schema::create_dataset_tables_sql(table))?;
         // Opening the dataset then need not read the replies.
         connection.execute_batch(&schema::create_prompt_index_sql(table))?;
-        let columns = recording_columns(&connection, table)?;
+        let columns: Vec<String> = {
+            let mut query = connection.prepare(&schema::recording_columns_sql(table))?;
+            let names = query.query_map([], |row| row.get(0))?;
+            names.collect::<rusqlite::Result<_>>()?
+        };
         for column in schema::RECORDING_COLUMNS_ADDED_LATER {
             if !columns.iter().any(|name| name == column.0) {
                 connection.execute_batch(&schema::add_recording_column_sql(table, column))?;

@@ -50,11 +50,6 @@ impl ResultProvenance {
         Self { step_times: step_time_source.to_owned(), ..Self::default() }
     }
 
-    /// Returns the provenance of a deployment whose workers differ.
-    pub fn provenance_of_differing_workers(self) -> Self {
-        Self { step_times: format!("several, by worker; {}", self.step_times), ..self }
-    }
-
     /// Combines the provenance of several deployments; where their values differ, these are joined
     /// by commas.
     pub fn combine_provenances<'p>(provenances: impl Iterator<Item = &'p Self> + Clone) -> Self {

@@ -31,7 +31,8 @@ pub use deploy::{
     StepTimeSettingSource, WeightsDoNotFitError,
 };
 pub use options::{
-    AdapterArgs, GenerationApiName, PoolArgs, ReportArgs, WorkloadArgs, split_known_args,
+    AdapterArgs, GenerationApiName, PoolArgs, ReportArgs, SyntheticArgs, WorkloadArgs,
+    split_known_args,
 };
 use options::{ReplayArgs, ReplayMode};
 pub use pools::{WorkerPools, build_worker_pools};
@@ -96,17 +97,17 @@ pub fn run_replay_command(
     let (mut source, pace) = open_workload(&args.workload, pools.serving.engines[0].block_size())?;
     let limit = simulated_time_limit(&args.workload)?;
     let threads = args.threads.unwrap_or_else(available_cpu_cores);
-    let progress_bar = JobProgress::begin_job("replay", "requests", source.max_requests());
+    let progress_bar = JobProgress::begin_job("replay", "requests", source.facts().max_requests);
     let mut count_finished = |_: &RequestOutcome<'_>| {
         progress_bar.add_finished_work_units(1);
         ControlFlow::Continue(())
     };
-    let mut report = replay_with_watcher(
+    let mut report = replay_pools(
         &pools,
         source.as_mut(),
         (pace, limit, threads),
         &args.report,
-        &mut count_finished,
+        Some(&mut count_finished),
     )?;
     drop(progress_bar);
     workload::add_left_out_row_count(&mut report, source.as_ref());
@@ -173,27 +174,15 @@ fn available_cpu_cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZero::get)
 }
 
-/// Replays a workload against pools of workers on one thread.
-pub fn replay_single_threaded(
-    pools: &WorkerPools,
-    source: &mut dyn WorkloadSource,
-    pace: ArrivalPacing,
-    limit: Option<SimTime>,
-    args: &ReportArgs,
-) -> Result<ReplayReport> {
-    let mut nobody = |_: &RequestOutcome<'_>| ControlFlow::Continue(());
-    replay_with_watcher(pools, source, (pace, limit, 1), args, &mut nobody)
-}
-
 /// Replays a workload against pools of workers on up to `threads` threads.
 ///
 /// `watch` receives every finished request and may end the replay.
-pub fn replay_with_watcher(
+pub fn replay_pools<'a>(
     pools: &WorkerPools,
     source: &mut dyn WorkloadSource,
     (pace, limit, threads): (ArrivalPacing, Option<SimTime>, usize),
     args: &ReportArgs,
-    watch: &mut OutcomeWatcher<'_>,
+    watch: Option<&'a mut OutcomeWatcher<'a>>,
 ) -> Result<ReplayReport> {
     let interval = args.sample_interval_ms;
     if !interval.is_finite() || interval <= 0.0 {
@@ -217,11 +206,10 @@ pub fn replay_with_watcher(
         threads,
         ..ReplaySettings::new(serving)
     };
-    let mut sink = create_report_sink(args, args.report_json.is_some())?;
-    let mut watched = sink.watched_report_sink(watch);
-    let totals = vllm_sim_replay::run_replay(&settings, source, &mut watched)?;
+    let mut sink = create_report_sink(args, args.report_json.is_some(), watch)?;
+    let totals = vllm_sim_replay::run_replay(&settings, source, &mut sink)?;
     if let Some(first) = totals.stuck.first()
-        && !watched.ended
+        && !sink.ended
         && !is_job_stop_requested()
     {
         bail!(

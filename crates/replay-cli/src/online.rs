@@ -10,7 +10,7 @@ use vllm_sim_replay::report::{ReplayReport, ReplayRunTotals};
 use super::options::{GenerationApiName, OnlineArgs, ReportArgs, WorkloadArgs};
 use super::sink::create_report_sink;
 use super::workload;
-use vllm_sim_command_line::refuse;
+use vllm_sim_command_line::parse_positive_seconds;
 
 /// Sends a workload to real servers and returns the report and the duration of the replay.
 pub(super) fn run_online_replay(
@@ -21,13 +21,6 @@ pub(super) fn run_online_replay(
     // Shared prefixes of synthetic prompts consist of blocks of vLLM's default size.
     let (mut source, pace) = workload::open_workload(asked, 16)?;
     let limit = workload::simulated_time_limit(asked)?;
-    let timeout = Duration::try_from_secs_f64(online.target_timeout)
-        .ok()
-        .filter(|timeout| !timeout.is_zero());
-    let Some(timeout) = timeout else {
-        let timeout = online.target_timeout;
-        refuse!("--target-timeout is {timeout}, must be a number of seconds above 0");
-    };
     let options = OnlineReplayOptions {
         targets: online.target.clone(),
         api: match online.target_api {
@@ -44,14 +37,14 @@ pub(super) fn run_online_replay(
         concurrency: pace.concurrency_limit().map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
         max_in_flight: online.target_max_in_flight,
         speedup: pace.speedup,
-        timeout,
+        timeout: parse_positive_seconds("--target-timeout", online.target_timeout)?,
         limit: limit.map(|limit| Duration::from_nanos(limit.as_nanos())),
         seed: asked.workload_seed,
         ..OnlineReplayOptions::default()
     };
-    let mut sink =
-        create_report_sink(report, report.html.is_some() || report.report_json.is_some())?;
-    let bar = request_progress_bar(source.max_requests());
+    let keep_request_records = report.html.is_some() || report.report_json.is_some();
+    let mut sink = create_report_sink(report, keep_request_records, None)?;
+    let bar = request_progress_bar(source.facts().max_requests);
     let sent = online::replay_over_http(source.as_mut(), &options, &mut sink, &mut |done| {
         bar.set_position(done);
     })?;

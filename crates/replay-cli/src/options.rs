@@ -31,14 +31,14 @@ pub(super) struct ReplayArgs {
     #[command(flatten)]
     pub online: OnlineArgs,
     /// Simulate a recorded run of Dynamo's offline replay: a folder with args.json and its trace.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["PoolArgs", "WorkloadArgs", "AdapterArgs"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["PoolArgs", "WorkloadArgs", "SyntheticArgs", "AdapterArgs"])]
     pub dynamo_run: Option<PathBuf>,
     /// Simulate the deployment and traffic of a YAML file of AISimulate's `predict`; --report-json
     /// then has the form of its prediction.json.
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["PoolArgs", "WorkloadArgs", "AdapterArgs", "dynamo_run"]
+        conflicts_with_all = ["PoolArgs", "WorkloadArgs", "SyntheticArgs", "AdapterArgs", "dynamo_run"]
     )]
     pub aisimulate: Option<PathBuf>,
     /// With --dynamo-run or --aisimulate: folder of NVIDIA's kernel tables, for timing models that
@@ -52,7 +52,7 @@ pub(super) struct ReplayArgs {
         num_args = 2..,
         value_name = "REPORT",
         conflicts_with_all = [
-            "PoolArgs", "WorkloadArgs", "AdapterArgs", "OnlineArgs", "dynamo_run", "aisimulate",
+            "PoolArgs", "WorkloadArgs", "SyntheticArgs", "AdapterArgs", "OnlineArgs", "dynamo_run", "aisimulate",
             "replay_mode",
             "report_json", "per_request", "trace_out", "step_log", "slo_ttft_ms",
             "slo_itl_ms", "slo_e2e_ms",
@@ -92,14 +92,16 @@ pub(super) enum ReplayMode {
 #[command(next_help_heading = "Workload")]
 pub struct WorkloadArgs {
     /// Trace files; several are read as one.
-    #[arg(value_name = "TRACE")]
+    #[arg(value_name = "TRACE", conflicts_with = "SyntheticArgs")]
     pub files: Vec<PathBuf>,
     /// Synthetic workload as text: "20 req/s of 2k/300" has prompts of 2,000 tokens and outputs of
     /// 300. It lasts a minute (at least 300 requests) unless --request-count is given.
     #[arg(
         long,
         value_name = "WORDS",
-        conflicts_with_all = ["files", "input_tokens", "request_rate", "replay_concurrency"]
+        conflicts_with_all = [
+            "files", "input_tokens", "output_tokens", "request_rate", "replay_concurrency"
+        ]
     )]
     pub workload: Option<String>,
     /// Format of the trace files.
@@ -119,17 +121,9 @@ pub struct WorkloadArgs {
     /// Number of groups of sessions that share a prefix, for traces with lengths only.
     #[arg(long, default_value_t = 0)]
     pub trace_num_prefix_groups: u32,
-    /// Length of a synthetic prompt in tokens, as a distribution.
-    #[arg(
-        long,
-        alias = "random-input-len",
-        alias = "input-len",
-        help = "Tokens of a synthetic prompt: a number, uniform:LOW:HIGH, normal:MEAN:STD[:MIN:MAX], lognormal:MEAN:STD[:MIN:MAX], histogram:FILE"
-    )]
-    pub input_tokens: Option<TokenLengthDistribution>,
-    /// Tokens of a synthetic output; takes the same distributions as --input-tokens.
-    #[arg(long, alias = "random-output-len", alias = "output-len", default_value = "128")]
-    pub output_tokens: TokenLengthDistribution,
+    /// Flags for the requests of a synthetic workload.
+    #[command(flatten)]
+    pub synthetic: SyntheticArgs,
     /// Number of synthetic requests (sessions, if they have several turns), or maximum number of
     /// sessions of a trace.
     #[arg(long, visible_alias = "num-requests", alias = "num-prompts")]
@@ -157,25 +151,6 @@ pub struct WorkloadArgs {
     /// Flags for assigning LoRA adapters to sessions.
     #[command(flatten)]
     pub adapters: AdapterArgs,
-    /// Number of turns of a synthetic session; takes the same distributions as --input-tokens.
-    #[arg(long, default_value = "1")]
-    pub turns_per_session: TokenLengthDistribution,
-    /// Number of tokens that each further turn adds to the previous prompt and output. Without it,
-    /// every turn has a separate prompt.
-    #[arg(long)]
-    pub turn_tokens: Option<TokenLengthDistribution>,
-    /// Fraction of a synthetic prompt that all prompts of its prefix group share.
-    #[arg(long, default_value_t = 0.0)]
-    pub shared_prefix_ratio: f64,
-    /// Number of groups of synthetic prompts that share a prefix.
-    #[arg(long, default_value_t = 0)]
-    pub num_prefix_groups: u32,
-    /// Pause between the end of a turn and the next one, in milliseconds.
-    #[arg(long, default_value_t = 0.0)]
-    pub inter_turn_delay_ms: f64,
-    /// Draw the pauses between turns from an exponential distribution.
-    #[arg(long)]
-    pub inter_turn_delay_varies: bool,
     /// Closed loop: number of requests (sessions) in flight; start times are ignored.
     #[arg(long, visible_alias = "concurrency", alias = "max-concurrency")]
     pub replay_concurrency: Option<usize>,
@@ -185,6 +160,41 @@ pub struct WorkloadArgs {
     /// Stop at this virtual time, in seconds; requests in flight are reported as incomplete.
     #[arg(long)]
     pub max_sim_time_seconds: Option<f64>,
+}
+
+/// Flags for the requests of a synthetic workload; a trace has requests of its own.
+#[derive(Debug, Clone, Args)]
+pub struct SyntheticArgs {
+    /// Length of a synthetic prompt in tokens, as a distribution.
+    #[arg(
+        long,
+        alias = "random-input-len",
+        alias = "input-len",
+        help = "Tokens of a synthetic prompt: a number, uniform:LOW:HIGH, normal:MEAN:STD[:MIN:MAX], lognormal:MEAN:STD[:MIN:MAX], histogram:FILE"
+    )]
+    pub input_tokens: Option<TokenLengthDistribution>,
+    /// Tokens of a synthetic output; takes the same distributions as --input-tokens [128].
+    #[arg(long, alias = "random-output-len", alias = "output-len")]
+    pub output_tokens: Option<TokenLengthDistribution>,
+    /// Number of turns of a synthetic session; takes the same distributions as --input-tokens [1].
+    #[arg(long)]
+    pub turns_per_session: Option<TokenLengthDistribution>,
+    /// Number of tokens that each further turn adds to the previous prompt and output. Without it,
+    /// every turn has a separate prompt.
+    #[arg(long)]
+    pub turn_tokens: Option<TokenLengthDistribution>,
+    /// Fraction of a synthetic prompt that all prompts of its prefix group share [0].
+    #[arg(long)]
+    pub shared_prefix_ratio: Option<f64>,
+    /// Number of groups of synthetic prompts that share a prefix [1 with --shared-prefix-ratio].
+    #[arg(long)]
+    pub num_prefix_groups: Option<u32>,
+    /// Pause between the end of a turn and the next one, in milliseconds.
+    #[arg(long, default_value_t = 0.0)]
+    pub inter_turn_delay_ms: f64,
+    /// Draw the pauses between turns from an exponential distribution.
+    #[arg(long)]
+    pub inter_turn_delay_varies: bool,
 }
 
 /// Flags for the LoRA adapters of sessions.
@@ -326,22 +336,22 @@ pub struct PoolArgs {
     #[arg(long)]
     pub autoscale_max: Option<u32>,
     /// Minimum number of workers of the autoscaler.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, requires = "autoscale_max")]
     pub autoscale_min: u32,
     /// Algorithm of the autoscaler.
-    #[arg(long, value_enum, default_value_t = AutoscalerName::Hpa)]
+    #[arg(long, value_enum, default_value_t = AutoscalerName::Hpa, requires = "autoscale_max")]
     pub autoscale_policy: AutoscalerName,
     /// Target number of waiting sequences per worker, for the autoscaler.
-    #[arg(long)]
+    #[arg(long, requires = "autoscale_max")]
     pub autoscale_target_queue: Option<f64>,
-    /// Target fraction of the KV cache in use, for the autoscaler.
-    #[arg(long)]
+    /// Target fraction of the KV cache in use, above 0 up to 1, for the autoscaler.
+    #[arg(long, requires = "autoscale_max")]
     pub autoscale_target_kv_usage: Option<f64>,
     /// Interval, in seconds, at which the autoscaler reads its metrics.
-    #[arg(long, default_value_t = 15.0)]
+    #[arg(long, default_value_t = 15.0, requires = "autoscale_max")]
     pub autoscale_interval: f64,
     /// Time after a change in which the autoscaler removes no worker, in seconds.
-    #[arg(long, default_value_t = 300.0)]
+    #[arg(long, default_value_t = 300.0, requires = "autoscale_max")]
     pub autoscale_cool_down: f64,
     /// Worker failures: SECONDS=WORKERS,… These workers lose all their requests, and others start.
     #[arg(long, value_name = "PLAN")]

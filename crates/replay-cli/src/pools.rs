@@ -1,3 +1,5 @@
+use std::path::Path;
+use std::sync::Once;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -14,7 +16,7 @@ use vllm_sim_replay::{
     RouterConfig, RouterQueuePolicy, WorkerScaling,
 };
 
-use super::deploy::{DeploymentFactory, ResultProvenance, StepTimeSettingSource};
+use super::deploy::{DeploymentFactory, EngineDeployment, ResultProvenance, StepTimeSettingSource};
 use super::options::{PoolArgs, QueuePolicyName, RouterName, read_json_or_file};
 use super::scaling::{build_worker_scaling, parse_seconds};
 
@@ -29,6 +31,15 @@ struct WorkerDeployment {
 }
 
 impl WorkerDeployment {
+    fn new(deployment: &EngineDeployment) -> Self {
+        Self {
+            engine: deployment.engine.clone(),
+            gpus: deployment.gpus,
+            ranks: deployment.ranks,
+            transfer: KvTransferTime::default(),
+        }
+    }
+
     fn engine_specs(&self, workers: u32) -> Vec<SchedulerSpec> {
         vec![self.engine.clone(); (workers * self.ranks) as usize]
     }
@@ -71,28 +82,26 @@ pub struct WorkerPools {
     pub provenance: ResultProvenance,
 }
 
-fn mocker_worker(flag: &str, text: Option<&str>) -> Result<Option<WorkerDeployment>> {
-    let Some(text) = text else {
-        return Ok(None);
-    };
-    let value = read_json_or_file(flag, text)?;
+/// Builds a worker from engine arguments of Dynamo's mocker, which are in the value of `flag`.
+fn mocker_worker(flag: &str, value: &Value) -> Result<WorkerDeployment> {
     let tables = dynamo_run::python_env_kernel_table_folder();
-    let worker = dynamo_run::parse_dynamo_worker(&value, dynamo_run_folders(tables.as_deref()));
-    let worker = worker.map_err(|error| UsageError(format!("{flag}: {error:#}")))?;
+    let folders =
+        dynamo_run::DynamoRunFolders { run: Path::new("."), kernel_tables: tables.as_deref() };
+    let worker = dynamo_run::parse_dynamo_worker(value, folders)
+        .map_err(|error| UsageError(format!("{flag}: {error:#}")))?;
     if worker.ranks > 1 {
         refuse!("{flag}: dp_size above 1 is modelled for --dynamo-run alone");
     }
-    Ok(Some(WorkerDeployment {
+    Ok(WorkerDeployment {
         engine: worker.engine,
         gpus: worker.gpus,
         ranks: 1,
         transfer: worker.transfer,
-    }))
+    })
 }
 
-/// Returns the folders for a recorded Dynamo run, with paths relative to the working directory.
-fn dynamo_run_folders(kernel_tables: Option<&std::path::Path>) -> dynamo_run::DynamoRunFolders<'_> {
-    dynamo_run::DynamoRunFolders { run: std::path::Path::new("."), kernel_tables }
+fn optional_mocker_worker(flag: &str, text: Option<&str>) -> Result<Option<WorkerDeployment>> {
+    text.map(|text| mocker_worker(flag, &read_json_or_file(flag, text)?)).transpose()
 }
 
 /// Builds the worker pools from the arguments of `replay`; `flags` describe the engine.
@@ -103,13 +112,8 @@ pub fn build_worker_pools(
 ) -> Result<WorkerPools> {
     let own_flags = PoolFlags::parse_json(args.pool_flags.as_deref())?;
     let plain = deploy(&own_flags.common_engine_flags(flags))?;
-    let shared = mocker_worker("--extra-engine-args", args.extra_engine_args.as_deref())?;
-    let own = WorkerDeployment {
-        engine: plain.engine.clone(),
-        gpus: plain.gpus,
-        ranks: plain.ranks,
-        transfer: KvTransferTime::default(),
-    };
+    let shared = optional_mocker_worker("--extra-engine-args", args.extra_engine_args.as_deref())?;
+    let own = WorkerDeployment::new(&plain);
     let router = router_config(args)?;
     let pool = |engines: Vec<SchedulerSpec>, router: RouterConfig| -> Result<PoolSpec> {
         Ok(PoolSpec {
@@ -160,7 +164,8 @@ pub fn build_worker_pools(
         plain.step_times.warn_if_default_step_times();
         plain.provenance
     } else {
-        plain.provenance.provenance_of_differing_workers()
+        let step_times = format!("several, by worker; {}", plain.provenance.step_times);
+        ResultProvenance { step_times, ..plain.provenance }
     };
     Ok(WorkerPools {
         prefill,
@@ -239,13 +244,11 @@ fn prefill_and_decode_workers(
     usual: WorkerDeployment,
 ) -> Result<(WorkerDeployment, WorkerDeployment)> {
     let one = |flag, engine: Option<&str>, own: Option<&Map<_, _>>| -> Result<WorkerDeployment> {
-        if let Some(worker) = mocker_worker(flag, engine)? {
-            return Ok(worker);
-        }
-        match own {
-            Some(own) => deploy_worker(&append_json_flags(flags, own), deploy),
-            None => Ok(usual.clone()),
-        }
+        Ok(match (optional_mocker_worker(flag, engine)?, own) {
+            (Some(worker), _) => worker,
+            (None, Some(own)) => WorkerDeployment::new(&deploy(&append_json_flags(flags, own))?),
+            (None, None) => usual.clone(),
+        })
     };
     let engine = args.prefill_engine_args.as_deref();
     let first = one("--prefill-engine-args", engine, own.prefill.as_ref())?;
@@ -274,17 +277,13 @@ fn check_scaling(prefill: Option<&PoolSpec>, scaling: &WorkerScaling, ranks: u32
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct WorkerGroup {
-    #[serde(default = "default_group_size")]
-    count: u32,
+    /// Number of workers of the group. Default 1.
+    count: Option<u32>,
     /// Flags of `vllm-sim serve`, added to those of the command line.
     #[serde(default)]
     flags: Map<String, Value>,
     /// Engine arguments of Dynamo's mocker, which replace `flags`.
     engine_args: Option<Value>,
-}
-
-fn default_group_size() -> u32 {
-    1
 }
 
 /// Returns the flags of the command line followed by the flags in a JSON object.
@@ -299,19 +298,9 @@ fn append_json_flags(flags: &[String], more: &Map<String, Value>) -> Vec<String>
     flags.iter().cloned().chain(more).collect()
 }
 
-fn deploy_worker(flags: &[String], deploy: DeploymentFactory<'_>) -> Result<WorkerDeployment> {
-    let found = deploy(flags)?;
-    Ok(WorkerDeployment {
-        engine: found.engine,
-        gpus: found.gpus,
-        ranks: found.ranks,
-        transfer: KvTransferTime::default(),
-    })
-}
-
 /// Reads the engines of a `--workers` file, and the mean number of GPUs of these engines.
 fn read_workers_file(
-    file: &std::path::Path,
+    file: &Path,
     flags: &[String],
     deploy: DeploymentFactory<'_>,
 ) -> Result<(Vec<SchedulerSpec>, u32)> {
@@ -321,26 +310,16 @@ fn read_workers_file(
         serde_saphyr::from_str(&text).with_context(|| format!("--workers: {shown}"))?;
     let (mut engines, mut gpus) = (Vec::new(), 0);
     for group in &groups {
-        let (engine, each) = match &group.engine_args {
-            Some(value) => {
-                let tables = dynamo_run::python_env_kernel_table_folder();
-                let worker =
-                    dynamo_run::parse_dynamo_worker(value, dynamo_run_folders(tables.as_deref()))?;
-                if worker.ranks > 1 {
-                    refuse!("--workers: dp_size above 1 is modelled for --dynamo-run alone");
-                }
-                (worker.engine, worker.gpus)
-            }
-            None => {
-                let found = deploy(&append_json_flags(flags, &group.flags))?;
-                if found.ranks > 1 {
-                    refuse!("--workers: --data-parallel-size above 1 is not modelled in a list");
-                }
-                (found.engine, found.gpus)
-            }
+        let worker = match &group.engine_args {
+            Some(value) => mocker_worker("--workers", value)?,
+            None => WorkerDeployment::new(&deploy(&append_json_flags(flags, &group.flags))?),
         };
-        gpus += each * group.count;
-        engines.extend(std::iter::repeat_n(engine, group.count as usize));
+        if worker.ranks > 1 {
+            refuse!("--workers: --data-parallel-size above 1 is not modelled in a list");
+        }
+        let count = group.count.unwrap_or(1);
+        gpus += worker.gpus * count;
+        engines.extend(std::iter::repeat_n(worker.engine, count as usize));
     }
     if engines.is_empty() {
         refuse!("--workers: {shown} has no workers");
@@ -363,6 +342,7 @@ fn router_config(args: &PoolArgs) -> Result<RouterConfig> {
         refuse!("--kv-event-lag-ms is {lag}, must be a number of 0 or more");
     }
     let event_lag = Duration::from_secs_f64(args.kv_event_lag_ms / 1e3);
+    warn_of_unread_router_flags(args);
     Ok(match args.router {
         RouterName::RoundRobin => RouterConfig::RoundRobin,
         RouterName::Random => RouterConfig::Random,
@@ -399,6 +379,28 @@ fn router_config(args: &PoolArgs) -> Result<RouterConfig> {
             RouterConfig::Scorers(scorers)
         }
     })
+}
+
+/// Logs a warning about the flags that the chosen router does not read: only once per process,
+/// because a sweep builds a router for every point.
+fn warn_of_unread_router_flags(args: &PoolArgs) {
+    static WARNED: Once = Once::new();
+    let (is_kv, is_llmd) = (args.router == RouterName::KvRouter, args.router == RouterName::LlmD);
+    let flags = [
+        ("--router-config", args.router_config.is_some(), is_kv || is_llmd),
+        ("--kv-event-lag-ms", args.kv_event_lag_ms > 0.0, is_kv || is_llmd),
+        ("--router-queue-threshold", args.router_queue_threshold.is_some(), is_kv),
+        ("--router-queue-policy", args.router_queue_policy.is_some(), is_kv),
+        ("--router-temperature", args.router_temperature.is_some(), is_kv),
+    ];
+    let unread = flags.into_iter().filter(|(_, given, is_read)| *given && !is_read);
+    let unread: Vec<&str> = unread.map(|(flag, ..)| flag).collect();
+    if !unread.is_empty() {
+        let router = router_name(args);
+        WARNED.call_once(|| {
+            tracing::warn!("{}: no effect with --router {router}", unread.join(", "));
+        });
+    }
 }
 
 fn json_number(name: &str, value: &Value) -> Result<f64> {

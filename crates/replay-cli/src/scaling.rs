@@ -51,6 +51,9 @@ fn build_autoscaler_rule(args: &PoolArgs, max: u32) -> Result<AutoscalerRule> {
             );
         }
     }
+    if let Some(kv) = kv.filter(|kv| *kv > 1.0) {
+        refuse!("--autoscale-target-kv-usage is {kv}, must be a fraction above 0 up to 1");
+    }
     if kv.is_none() && queue.is_none() && args.autoscale_policy != AutoscalerName::Wva {
         refuse!("--autoscale-max needs --autoscale-target-queue or -kv-usage");
     }
@@ -74,7 +77,6 @@ fn build_autoscaler_rule(args: &PoolArgs, max: u32) -> Result<AutoscalerRule> {
         target_kv_usage: kv,
         interval,
         cool_down: parse_seconds("--autoscale-cool-down", args.autoscale_cool_down)?,
-        ..AutoscalerRule::default()
     })
 }
 

@@ -28,10 +28,11 @@ const RECORDS_OFF_BY_DEFAULT_FROM: usize = 1_000_000;
 
 /// Creates the report sink of a replay. If `keep_request_records` is true, the sink keeps request
 /// records unless `--no-per-request` is given.
-pub(super) fn create_report_sink(
+pub(super) fn create_report_sink<'a>(
     args: &ReportArgs,
     keep_request_records: bool,
-) -> Result<ReportSink> {
+    watch: Option<&'a mut OutcomeWatcher<'a>>,
+) -> Result<ReportSink<'a>> {
     let options = report::ReportOptions {
         slo: args.latency_slo()?,
         records: match args.no_per_request {
@@ -44,9 +45,21 @@ pub(super) fn create_report_sink(
     };
     Ok(ReportSink {
         collector: ReportCollector::new(options),
+        watch,
+        ended: false,
         rows: args.per_request.as_deref().map(open_request_rows).transpose()?,
-        trace: args.trace_out.as_deref().map(open_trace).transpose()?,
-        step_log: args.step_log.as_deref().map(StepLogFile::create).transpose()?,
+        trace: args
+            .trace_out
+            .as_deref()
+            .map(|path| open_output("--trace-out", path, TraceEventWriter::new))
+            .transpose()?,
+        step_log: args
+            .step_log
+            .as_deref()
+            .map(|path| {
+                open_output("--step-log", path, |out| Ok(StepLogWriter { out, written: Ok(()) }))
+            })
+            .transpose()?,
     })
 }
 
@@ -73,47 +86,34 @@ pub(super) fn replay_run_totals(
     }
 }
 
+/// Opens the output file of `flag`; `writer` wraps the file's writer.
+fn open_output<W>(
+    flag: &str,
+    path: &Path,
+    writer: impl FnOnce(BufWriter<File>) -> io::Result<W>,
+) -> Result<(W, AtomicFile)> {
+    let open = || {
+        let draft = AtomicFile::open_for_atomic_write(path)?;
+        Ok((writer(BufWriter::new(draft.clone_temporary_file_handle()?))?, draft))
+    };
+    let opened: io::Result<_> = open();
+    opened.with_context(|| format!("{flag}: {}", path.display()))
+}
+
 fn open_request_rows(path: &Path) -> Result<(RequestRowWriter, AtomicFile)> {
     let form = RowFileFormat::from_file_extension(path)
         .map_err(|problem| UsageError(format!("--per-request: {problem}")))?;
-    let open = || {
-        let draft = AtomicFile::open_for_atomic_write(path)?;
-        let out = BufWriter::new(draft.clone_temporary_file_handle()?);
-        Ok((RequestRowWriter::new(Box::new(out), form)?, draft))
-    };
-    let opened: io::Result<_> = open();
-    opened.with_context(|| format!("--per-request: {}", path.display()))
+    open_output("--per-request", path, |out| RequestRowWriter::new(Box::new(out), form))
 }
 
-fn open_trace(path: &Path) -> Result<(TraceEventWriter<BufWriter<File>>, AtomicFile)> {
-    let open = || {
-        let draft = AtomicFile::open_for_atomic_write(path)?;
-        let out = BufWriter::new(draft.clone_temporary_file_handle()?);
-        Ok((TraceEventWriter::new(out)?, draft))
-    };
-    let opened: io::Result<_> = open();
-    opened.with_context(|| format!("--trace-out: {}", path.display()))
-}
-
-/// Writes the step logs of all engines, one JSON object per line.
-struct StepLogFile {
+/// Writer of the step logs of all engines, one JSON object per line.
+struct StepLogWriter {
     out: BufWriter<File>,
-    draft: AtomicFile,
     /// Result of writing the step log: the first error, if a write failed.
     written: io::Result<()>,
 }
 
-impl StepLogFile {
-    fn create(path: &Path) -> Result<Self> {
-        let open = || {
-            let draft = AtomicFile::open_for_atomic_write(path)?;
-            let out = BufWriter::new(draft.clone_temporary_file_handle()?);
-            Ok(Self { out, draft, written: Ok(()) })
-        };
-        let opened: io::Result<_> = open();
-        opened.with_context(|| format!("--step-log: {}", path.display()))
-    }
-
+impl StepLogWriter {
     fn write_record(&mut self, record: &LoggedStepRecord) {
         let pool = match record.pool {
             PoolRole::Prefill => "prefill",
@@ -125,22 +125,23 @@ impl StepLogFile {
             self.written = writeln!(self.out, "{line}");
         }
     }
-
-    fn finish(mut self) -> io::Result<()> {
-        self.written?;
-        self.out.flush()?;
-        self.draft.rename_temporary_to_target()
-    }
 }
 
-pub(super) struct ReportSink {
-    step_log: Option<StepLogFile>,
+/// Callback for every finished request, which may end the replay.
+pub type OutcomeWatcher<'a> = dyn FnMut(&RequestOutcome<'_>) -> ControlFlow<()> + 'a;
+
+/// Sink of a replay's report and of the files with requests, trace events and steps.
+pub(super) struct ReportSink<'a> {
     collector: ReportCollector,
+    watch: Option<&'a mut OutcomeWatcher<'a>>,
+    /// Whether the watcher has ended the replay.
+    pub(super) ended: bool,
     rows: Option<(RequestRowWriter, AtomicFile)>,
     trace: Option<(TraceEventWriter<BufWriter<File>>, AtomicFile)>,
+    step_log: Option<(StepLogWriter, AtomicFile)>,
 }
 
-impl ReportSink {
+impl ReportSink<'_> {
     pub(super) fn finish_report(self, totals: &ReplayRunTotals) -> Result<ReplayReport> {
         if let Some((rows, draft)) = self.rows {
             let written = rows.finish_row_file().and_then(|()| draft.rename_temporary_to_target());
@@ -151,67 +152,19 @@ impl ReportSink {
                 trace.finish_trace_file().and_then(|_| draft.rename_temporary_to_target());
             written.context("--trace-out")?;
         }
-        self.step_log.map_or(Ok(()), StepLogFile::finish).context("--step-log")?;
+        if let Some((mut log, draft)) = self.step_log {
+            let written = log.written.and_then(|()| log.out.flush());
+            written.and_then(|()| draft.rename_temporary_to_target()).context("--step-log")?;
+        }
         Ok(self.collector.into_report(totals))
     }
 }
 
-/// Callback for every finished request, which may end the replay.
-pub type OutcomeWatcher<'a> = dyn FnMut(&RequestOutcome<'_>) -> ControlFlow<()> + 'a;
-
-/// Wrapper of a report sink, which also calls an [`OutcomeWatcher`] for each finished request.
-pub(super) struct WatchedReportSink<'a> {
-    sink: &'a mut ReportSink,
-    watch: &'a mut OutcomeWatcher<'a>,
-    pub(super) ended: bool,
-}
-
-impl ReportSink {
-    pub(super) fn watched_report_sink<'a>(
-        &'a mut self,
-        watch: &'a mut OutcomeWatcher<'a>,
-    ) -> WatchedReportSink<'a> {
-        WatchedReportSink { sink: self, watch, ended: false }
-    }
-}
-
-impl ReplaySink for WatchedReportSink<'_> {
+impl ReplaySink for ReportSink<'_> {
     fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
-        self.ended |= (self.watch)(outcome).is_break();
-        self.sink.on_request_finished(outcome);
-    }
-
-    fn wants_steps(&self) -> bool {
-        self.sink.wants_steps()
-    }
-
-    fn on_step(&mut self, step: &EngineStep) {
-        self.sink.on_step(step);
-    }
-
-    fn on_step_record(&mut self, record: &LoggedStepRecord) {
-        self.sink.on_step_record(record);
-    }
-
-    fn should_stop(&self) -> bool {
-        self.ended || self.sink.should_stop()
-    }
-
-    fn on_token_gaps(&mut self, nanos: u64, times: u64) {
-        self.sink.on_token_gaps(nanos, times);
-    }
-
-    fn on_worker_change(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
-        self.sink.on_worker_change(at, worker, pool, change);
-    }
-
-    fn on_worker_sample(&mut self, sample: &WorkerSample) {
-        self.sink.on_worker_sample(sample);
-    }
-}
-
-impl ReplaySink for ReportSink {
-    fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
+        if let Some(watch) = &mut self.watch {
+            self.ended |= watch(outcome).is_break();
+        }
         self.collector.on_request_finished(outcome);
         if let Some((rows, _)) = &mut self.rows {
             rows.on_request_finished(outcome);
@@ -226,7 +179,7 @@ impl ReplaySink for ReportSink {
     }
 
     fn on_step_record(&mut self, record: &LoggedStepRecord) {
-        if let Some(log) = &mut self.step_log {
+        if let Some((log, _)) = &mut self.step_log {
             log.write_record(record);
         }
     }
@@ -238,7 +191,7 @@ impl ReplaySink for ReportSink {
     }
 
     fn should_stop(&self) -> bool {
-        progress::is_job_stop_requested()
+        self.ended || progress::is_job_stop_requested()
     }
 
     fn on_token_gaps(&mut self, nanos: u64, times: u64) {

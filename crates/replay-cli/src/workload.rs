@@ -12,7 +12,7 @@ use vllm_sim_replay::synth::{
 };
 use vllm_sim_replay::workload::WorkloadSource;
 
-use super::options::WorkloadArgs;
+use super::options::{SyntheticArgs, WorkloadArgs};
 use vllm_sim_command_line::{UsageError, refuse};
 
 /// Opens the workload that the command-line arguments describe, with the pacing of its arrivals.
@@ -78,8 +78,11 @@ pub fn parse_workload_text(workload_text: &str, args: &WorkloadArgs) -> Result<W
     Ok(WorkloadArgs {
         workload: None,
         request_rate: Some(rate),
-        input_tokens: Some(TokenLengthDistribution::Constant(input)),
-        output_tokens: TokenLengthDistribution::Constant(output),
+        synthetic: SyntheticArgs {
+            input_tokens: Some(TokenLengthDistribution::Constant(input)),
+            output_tokens: Some(TokenLengthDistribution::Constant(output)),
+            ..args.synthetic.clone()
+        },
         request_count: args.request_count.or(Some(count.max(300))),
         ..args.clone()
     })
@@ -111,9 +114,6 @@ fn open_timed_workload(
         let source = open_synthetic_workload(args, block_size, arrivals)?;
         return Ok((source, pace));
     }
-    if args.input_tokens.is_some() {
-        refuse!("give either trace files or --input-tokens");
-    }
     let options = load::WorkloadReadOptions {
         format: args.format,
         trace_block_size: args.trace_block_size,
@@ -128,16 +128,17 @@ fn open_timed_workload(
         ..load::WorkloadReadOptions::default()
     };
     let source = load::open_workload_files(&args.files, &options)?;
-    warn_of_left_out_rows(source.left_out_rows());
+    let facts = source.facts();
+    warn_of_left_out_rows(facts.left_out_rows);
     if let Some(arrivals) = arrivals {
         let source = RescheduledSource::new(source, arrivals, args.arrival_seed);
         return Ok((Box::new(source), pace));
     }
-    if source.has_agent_runs() {
+    if facts.has_agent_runs {
         pace.plays = pace.concurrency.take();
     }
-    if pace.concurrency.is_none() && source.has_no_start_times() {
-        pace.concurrency = source.recorded_concurrency().map(|n| n as usize);
+    if pace.concurrency.is_none() && facts.has_no_start_times {
+        pace.concurrency = facts.recorded_concurrency.map(|n| n as usize);
         if pace.concurrency.is_none() {
             refuse!(
                 "the trace has no times: give --request-rate, --arrival-interval-ms or \
@@ -150,7 +151,7 @@ fn open_timed_workload(
 
 /// Adds the number of rows that the trace reader left out to a report, if there are any such rows.
 pub(super) fn add_left_out_row_count(report: &mut ReplayReport, source: &dyn WorkloadSource) {
-    let rows = source.left_out_rows();
+    let rows = source.facts().left_out_rows;
     if rows > 0 {
         report.summary.insert("left_out_rows".to_owned(), rows.into());
     }
@@ -178,7 +179,7 @@ fn parse_arrivals(args: &WorkloadArgs) -> Result<Option<ArrivalProcess>> {
         // The rate with which `vllm bench serve` sends all requests immediately.
         (Some(rate), None) if rate == f64::INFINITY => ArrivalProcess::Burst,
         (Some(rate), None) => match args.burstiness {
-            Some(burstiness) => ArrivalProcess::gamma_at_rate(rate, burstiness),
+            Some(burstiness) => ArrivalProcess::Gamma { rate, burstiness },
             None => ArrivalProcess::Poisson(rate),
         },
         (None, Some(0.0)) => ArrivalProcess::Burst,
@@ -194,7 +195,8 @@ fn open_synthetic_workload(
     block: u32,
     arrivals: Option<ArrivalProcess>,
 ) -> Result<Box<dyn WorkloadSource>> {
-    let Some(input) = args.input_tokens.clone() else {
+    let synthetic = &args.synthetic;
+    let Some(input) = synthetic.input_tokens.clone() else {
         refuse!("no workload: give trace files, or --input-tokens and --request-count");
     };
     let Some(count) = args.request_count else {
@@ -208,28 +210,28 @@ fn open_synthetic_workload(
              requests immediately)"
         ),
     };
-    if args.turns_per_session.constant_tokens() == Some(0) {
+    let turns = synthetic.turns_per_session.clone().unwrap_or(TokenLengthDistribution::Constant(1));
+    if turns == TokenLengthDistribution::Constant(0) {
         refuse!("--turns-per-session is 0, must be at least 1");
     }
     if input == TokenLengthDistribution::Constant(0) {
         refuse!("--input-tokens is 0, must be at least 1");
     }
+    let shared_prefix_ratio = synthetic.shared_prefix_ratio.unwrap_or(0.0);
+    let prefix_groups = synthetic.num_prefix_groups.unwrap_or(0);
     let made = SyntheticWorkload {
         sessions: count,
         input,
-        output: args.output_tokens.clone(),
+        output: synthetic.output_tokens.clone().unwrap_or(TokenLengthDistribution::Constant(128)),
         arrivals,
         arrival_seed: args.arrival_seed,
         seed: args.workload_seed,
-        shared_prefix_ratio: args.shared_prefix_ratio,
-        prefix_groups: match args.shared_prefix_ratio > 0.0 {
-            true => args.num_prefix_groups.max(1),
-            false => args.num_prefix_groups,
-        },
-        turns: args.turns_per_session.clone(),
-        grows_by: args.turn_tokens.clone(),
-        think_ms: args.inter_turn_delay_ms,
-        think_varies: args.inter_turn_delay_varies,
+        shared_prefix_ratio,
+        prefix_groups: prefix_groups.max(u32::from(shared_prefix_ratio > 0.0)),
+        turns,
+        grows_by: synthetic.turn_tokens.clone(),
+        think_ms: synthetic.inter_turn_delay_ms,
+        think_varies: synthetic.inter_turn_delay_varies,
         block: block.max(1),
     };
     Ok(Box::new(made.into_source()?))

@@ -29,7 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         sessions: 200,
         input: TokenLengthDistribution::Uniform(200, 1000),
         output: TokenLengthDistribution::Uniform(50, 150),
-        arrivals: ArrivalProcess::gamma_at_rate(20.0, 1.0),
+        arrivals: ArrivalProcess::Gamma { rate: 20.0, burstiness: 1.0 },
         shared_prefix_ratio: 0.5,
         prefix_groups: 8,
         ..SyntheticWorkload::default()

@@ -21,8 +21,9 @@ use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
 use vllm_sim_engine::sched::{AdmittedSequence, SchedulerConfigError};
-use vllm_sim_engine::{Outbox, SchedulerEvent, SeqId, SequenceEndReason};
-use vllm_sim_engine::{SimTime, TimerQueue};
+use vllm_sim_engine::{
+    Outbox, Scheduler, SchedulerEvent, SeqId, SequenceEndReason, SimTime, TimerQueue,
+};
 
 use super::disaggregation::prefill_handoff_order;
 use super::outcome::{
@@ -38,6 +39,7 @@ use super::workload::WorkloadError;
 use handoff::PrefillHandoffQueue;
 use report_position::{EventLoopPosition, PositionedReplaySink};
 use sample_clock::WorkerSampleClock;
+use workers::samples_of_pools;
 
 /// Length of a worker's step log, in steps, at which the inter-token gaps of the logged steps are
 /// reported and these steps are removed.
@@ -98,9 +100,9 @@ enum TimerEvent {
     Transferred(u32),
 }
 
-struct EventLoop<'a, S, N> {
+struct EventLoop<'a, S: ?Sized, N> {
     settings: &'a ReplaySettings,
-    sink: S,
+    sink: &'a mut S,
     sessions: SessionQueue<N>,
     /// Index, within the whole deployment, of this event loop's first worker.
     first_worker: u32,
@@ -132,11 +134,11 @@ struct EventLoop<'a, S, N> {
     totals: ReplayTotals,
 }
 
-impl<'a, S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'a, S, N> {
+impl<'a, S: PositionedReplaySink + ?Sized, N: NumberedSessionSource> EventLoop<'a, S, N> {
     fn new(
         settings: &'a ReplaySettings,
         sessions: SessionQueue<N>,
-        sink: S,
+        sink: &'a mut S,
         first_worker: u32,
     ) -> Result<Self, ReplayError> {
         if settings.pace.speedup.is_nan() || settings.pace.speedup <= 0.0 {
@@ -206,17 +208,15 @@ impl<'a, S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'a, S, N> 
         Ok(core)
     }
 
-    fn run_to_end(&mut self) -> Result<(), ReplayError> {
-        self.run_until(self.settings.limit.unwrap_or(SimTime::MAX))
-    }
-
     fn run_until(&mut self, last: SimTime) -> Result<(), ReplayError> {
         while let Some(now) = self.next_instant().filter(|&now| now <= last) {
             // Samples are taken only before the first round of an instant.
             if now > self.now
                 && let Some(at) = self.sample_clock.pop_due_sample_time(now)
             {
-                self.sample_workers(at);
+                for sample in samples_of_pools(&self.pools, self.first_worker, at) {
+                    self.sink.on_worker_sample(&sample);
+                }
             }
             let again = now == self.now && self.totals.events > 0;
             self.round = if again { self.round + 1 } else { 0 };
@@ -319,6 +319,22 @@ impl<'a, S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'a, S, N> 
         }
     }
 
+    /// Calls `change` with the engine of a worker and the current time, and handles the events that
+    /// the engine emits.
+    fn change_engine(
+        &mut self,
+        address: WorkerAddress,
+        change: impl FnOnce(&mut dyn Scheduler, SimTime, &mut Outbox),
+    ) -> Result<(), ReplayError> {
+        let (pool, at) = address;
+        let mut out = std::mem::take(&mut self.out);
+        change(&mut *self.pools[pool].workers[at as usize].engine, self.now, &mut out);
+        self.handle_events(address, &mut out)?;
+        self.out = out;
+        self.update_next_wakeup(address);
+        Ok(())
+    }
+
     fn handle_events(
         &mut self,
         address: WorkerAddress,
@@ -342,7 +358,7 @@ impl<'a, S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'a, S, N> 
                 SchedulerEvent::Decoded { id, n } => {
                     self.record_tokens_of_last_steps(address, id, n)
                 }
-                SchedulerEvent::Step { begun, prompt_tokens, output_tokens } => {
+                SchedulerEvent::Step { begun, prompt_tokens, output_tokens, .. } => {
                     if self.wants_steps {
                         let (pool, worker) = (self.pools[pool].role, self.first_worker + at);
                         self.sink.on_step(&EngineStep {

@@ -1,13 +1,15 @@
 //! Describes the outcome of each request and the state of the workers over time.
 
+use std::ops::Deref;
 use std::sync::Arc;
 
 use vllm_sim_engine::SimTime;
 
 /// Final state of a replayed request, such as completed or rejected.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum RequestStatus {
     /// All output tokens of the request were generated.
+    #[default]
     Completed,
     /// The engine rejected, cancelled or aborted the request.
     Rejected,
@@ -45,18 +47,13 @@ impl AdmissionOutcome {
     }
 }
 
-/// Describes one finished request. The slices are valid only during the call of the sink that
-/// receives the description.
-#[derive(Debug, Clone, Copy)]
-pub struct RequestOutcome<'a> {
+/// Numbers and times of one finished request.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct RequestOutcomeFacts {
     /// Index of the session, in the order of the workload source.
     pub session: u64,
-    /// Id of the session in the trace, if any.
-    pub session_id: Option<&'a Arc<str>>,
     /// Index of the turn in its session, from 0.
     pub turn: u32,
-    /// Id of the request in the trace, if any.
-    pub request_id: Option<&'a Arc<str>>,
     /// Index of the request in dispatch order, from 0.
     pub number: u64,
     /// Arrival time of the request, from which its latencies are measured.
@@ -81,15 +78,41 @@ pub struct RequestOutcome<'a> {
     pub second: Option<SimTime>,
     /// Time of the request's last output token.
     pub last: Option<SimTime>,
+    /// Index of the worker that generated the request's output tokens.
+    pub worker: Option<u32>,
+    /// Index of the worker that computed the prompt, in a disaggregated deployment.
+    pub prefill_worker: Option<u32>,
+    /// Number of the prompt's KV blocks cached on the chosen worker, as estimated by the router.
+    pub overlap: u32,
+    /// Maximum number of the prompt's KV blocks that a single worker has cached, as estimated by
+    /// the router; `None` if the router does not score prefix caches.
+    pub best_overlap: Option<u32>,
+    /// Number of tokens per KV block, in which the router counts the cached part of a prompt.
+    pub block_size: u32,
+    /// Number of data-parallel ranks per worker, each with its own worker number; 0 counts as 1.
+    pub ranks: u32,
+    /// Whether the decode worker was chosen before the prefill worker.
+    pub decode_first: bool,
+    /// Waiting time of the request in the router's queue, in nanoseconds.
+    pub queued_ns: u64,
+}
+
+/// Describes one finished request; its [`RequestOutcomeFacts`] are read like fields.
+///
+/// The references are valid only during the call of the sink that receives the description.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct RequestOutcome<'a> {
+    /// Numbers and times of the request.
+    pub facts: RequestOutcomeFacts,
+    /// Id of the session in the trace, if any.
+    pub session_id: Option<&'a Arc<str>>,
+    /// Id of the request in the trace, if any.
+    pub request_id: Option<&'a Arc<str>>,
     /// Time of each of the request's output tokens.
     ///
     /// Empty unless [`ReplaySink::wants_token_times`] returns true: [`ReplaySink::on_token_gaps`]
     /// reports the gaps between tokens, aggregated over requests.
     pub tokens: &'a [SimTime],
-    /// Index of the worker that generated the request's output tokens.
-    pub worker: Option<u32>,
-    /// Index of the worker that computed the prompt, in a disaggregated deployment.
-    pub prefill_worker: Option<u32>,
     /// All admissions of the request to a running batch, in order.
     pub admissions: &'a [AdmissionOutcome],
     /// Preemptions of the request, as indices into the list of all preemptions of the replay.
@@ -98,60 +121,17 @@ pub struct RequestOutcome<'a> {
     pub preempted: &'a [SimTime],
     /// Times of the KV cache transfer between the pools of a disaggregated deployment.
     pub handoff: Option<PrefillHandoffTimes>,
-    /// Number of the prompt's KV blocks cached on the chosen worker, as estimated by the router.
-    pub overlap: u32,
-    /// Maximum number of the prompt's KV blocks that a single worker has cached, as estimated by
-    /// the router; `None` if the router does not score prefix caches.
-    pub best_overlap: Option<u32>,
-    /// Number of tokens per KV block, in which the router counts the cached part of a prompt.
-    pub block_size: u32,
-    /// Number of data-parallel ranks per worker; each rank has its own worker number.
-    pub ranks: u32,
-    /// Whether the decode worker was chosen before the prefill worker.
-    pub decode_first: bool,
-    /// Waiting time of the request in the router's queue, in nanoseconds.
-    pub queued_ns: u64,
     /// Error message of a failed request.
     pub error: Option<&'a str>,
     /// Metadata of the HTTP response, in a replay over HTTP.
     pub reply: Option<&'a HttpResponseInfo>,
 }
 
-impl RequestOutcome<'_> {
-    pub(crate) fn outcome_without_lists(&self) -> RequestOutcome<'static> {
-        RequestOutcome {
-            session: self.session,
-            session_id: None,
-            turn: self.turn,
-            request_id: None,
-            number: self.number,
-            arrival: self.arrival,
-            sent: self.sent,
-            dispatched: self.dispatched,
-            ended: self.ended,
-            status: self.status,
-            input: self.input,
-            requested: self.requested,
-            output: self.output,
-            first: self.first,
-            second: self.second,
-            last: self.last,
-            tokens: &[],
-            worker: self.worker,
-            prefill_worker: self.prefill_worker,
-            admissions: &[],
-            preemptions: &[],
-            preempted: &[],
-            handoff: self.handoff,
-            overlap: self.overlap,
-            best_overlap: self.best_overlap,
-            block_size: self.block_size,
-            ranks: self.ranks,
-            decode_first: self.decode_first,
-            queued_ns: self.queued_ns,
-            error: None,
-            reply: None,
-        }
+impl Deref for RequestOutcome<'_> {
+    type Target = RequestOutcomeFacts;
+
+    fn deref(&self) -> &RequestOutcomeFacts {
+        &self.facts
     }
 }
 
@@ -308,35 +288,5 @@ pub trait ReplaySink {
     /// Receives a sample of a worker's gauges, taken at a fixed interval of virtual time.
     fn on_worker_sample(&mut self, sample: &WorkerSample) {
         let _ = sample;
-    }
-}
-
-impl ReplaySink for &mut (dyn ReplaySink + '_) {
-    fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
-        (**self).on_request_finished(outcome);
-    }
-    fn on_token_gaps(&mut self, nanos: u64, times: u64) {
-        (**self).on_token_gaps(nanos, times);
-    }
-    fn wants_token_times(&self) -> bool {
-        (**self).wants_token_times()
-    }
-    fn wants_steps(&self) -> bool {
-        (**self).wants_steps()
-    }
-    fn on_step(&mut self, step: &EngineStep) {
-        (**self).on_step(step);
-    }
-    fn on_step_record(&mut self, record: &LoggedStepRecord) {
-        (**self).on_step_record(record);
-    }
-    fn should_stop(&self) -> bool {
-        (**self).should_stop()
-    }
-    fn on_worker_change(&mut self, at: SimTime, worker: u32, pool: PoolRole, change: WorkerChange) {
-        (**self).on_worker_change(at, worker, pool, change);
-    }
-    fn on_worker_sample(&mut self, sample: &WorkerSample) {
-        (**self).on_worker_sample(sample);
     }
 }

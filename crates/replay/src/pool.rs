@@ -9,7 +9,7 @@ use super::disaggregation::{
 };
 use super::outcome::PoolRole;
 use super::route::{Router, RouterConfig};
-use super::scale::WorkerPoolLoad;
+use super::scale::{AutoscalerPolicy, WorkerPoolLoad};
 use super::settings::PoolSpec;
 use super::worker::{SimulatedWorker, WorkerPhase};
 
@@ -163,7 +163,9 @@ impl WorkerPool {
             (Some((_, workers)), _) => (*workers).max(1),
             (None, Some(rule)) => {
                 let wanted = rule.target_worker_count(&self.current_load());
-                if rule.uses_stabilization_window() {
+                // Scales down no further than to the highest number of workers wanted within the
+                // cool-down.
+                if rule.policy != AutoscalerPolicy::Hpa {
                     // Like the HPA, count the current size as the first recommendation.
                     if self.asked.is_empty() {
                         self.asked.push((now, present));

@@ -23,11 +23,6 @@ pub struct SampleDistribution {
 }
 
 impl SampleDistribution {
-    /// Returns a distribution that contains no samples.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Adds `value` to the distribution `times` times; ignores values that are not finite.
     pub fn add_sample(&mut self, value: f64, times: u64) {
         if times == 0 || !value.is_finite() {
@@ -173,7 +168,7 @@ mod tests {
     #[test]
     fn weighted_values_equal_repeated_values() {
         let list = [5.0, 1.0, 5.0, 2.0, 9.0, 5.0, 2.0];
-        let mut samples = SampleDistribution::new();
+        let mut samples = SampleDistribution::default();
         for (value, times) in [(5.0, 2), (9.0, 1), (2.0, 2), (1.0, 1), (5.0, 1)] {
             samples.add_sample(value, times);
         }
@@ -189,14 +184,14 @@ mod tests {
 
     #[test]
     fn empty_distribution_statistics_are_zero() {
-        let mut samples = SampleDistribution::new();
+        let mut samples = SampleDistribution::default();
         assert_eq!(samples.percentiles([50.0]), [0.0]);
         assert_eq!((samples.mean(), samples.std_dev()), (0.0, 0.0));
     }
 
     #[test]
     fn many_distinct_values_are_rounded() {
-        let mut samples = SampleDistribution::new();
+        let mut samples = SampleDistribution::default();
         let n = 5 * MAX_EXACT_SAMPLES as u64;
         for i in 0..n {
             samples.add_sample(1.0 + (i * 7919 % n) as f64 / n as f64, 1);

@@ -39,18 +39,12 @@ pub enum AutoscalerPolicy {
     Wva,
 }
 
-/// Saturation limits of one worker for [`AutoscalerPolicy::Wva`], and the spare capacity that the
-/// autoscaler keeps. Source: `deploy/configmap-saturation-scaling.yaml`.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct WvaSaturationLimits {
-    kv_usage: f64,
-    waiting: f64,
-    spare_kv_usage: f64,
-    spare_waiting: f64,
-}
-
-const WVA_SATURATION: WvaSaturationLimits =
-    WvaSaturationLimits { kv_usage: 0.8, waiting: 5.0, spare_kv_usage: 0.1, spare_waiting: 3.0 };
+/// Usage of the KV cache and number of waiting requests at which a worker is saturated for
+/// [`AutoscalerPolicy::Wva`]. Source: `deploy/configmap-saturation-scaling.yaml`.
+const WVA_SATURATED: (f64, f64) = (0.8, 5.0);
+/// Spare capacity of a worker that [`AutoscalerPolicy::Wva`] keeps, in the units of
+/// [`WVA_SATURATED`].
+const WVA_SPARE: (f64, f64) = (0.1, 3.0);
 
 /// Parameters of the simulated autoscaler.
 #[derive(Debug, Clone, PartialEq)]
@@ -70,9 +64,6 @@ pub struct AutoscalerRule {
     /// Time after a change in which the autoscaler removes no worker; the stabilization window of
     /// KEDA and WVA. Default 5 min.
     pub cool_down: Duration,
-    /// Maximum relative difference between a gauge and its target up to which the autoscaler
-    /// changes nothing. Default 0.1.
-    pub tolerance: f64,
 }
 
 impl Default for AutoscalerRule {
@@ -85,7 +76,6 @@ impl Default for AutoscalerRule {
             target_kv_usage: None,
             interval: Duration::from_secs(15),
             cool_down: Duration::from_secs(300),
-            tolerance: 0.1,
         }
     }
 }
@@ -153,7 +143,7 @@ impl AutoscalerRule {
         // Ignored: the change is within the tolerance, or the starting workers reverse its
         // direction.
         let turned = (ratio - 1.0) * (whole - 1.0) < 0.0;
-        if turned || self.is_within_tolerance(whole) {
+        if turned || is_within_tolerance(whole) {
             return present;
         }
         round_up_workers(all * whole)
@@ -162,7 +152,7 @@ impl AutoscalerRule {
     fn keda_external_target(&self, seen: &WorkerPoolLoad) -> u32 {
         let (waiting, kv_usage) = seen.mean_queue_and_kv_usage();
         let (present, ready) = (seen.present_workers(), seen.ready.len() as f64);
-        let unless_near = |ratio: f64, wanted: f64| match self.is_within_tolerance(ratio) {
+        let unless_near = |ratio: f64, wanted: f64| match is_within_tolerance(ratio) {
             true => present,
             false => round_up_workers(wanted),
         };
@@ -173,18 +163,11 @@ impl AutoscalerRule {
             |target| unless_near(kv_usage / target, kv_usage / target * ready),
         )
     }
+}
 
-    fn is_within_tolerance(&self, ratio: f64) -> bool {
-        (ratio - 1.0).abs() <= self.tolerance
-    }
-
-    /// Returns whether the autoscaler scales down no further than to the highest number of workers
-    /// that it wanted within the last [`AutoscalerRule::cool_down`].
-    ///
-    /// Otherwise the rule scales down when the worker count has not changed for this time.
-    pub(super) fn uses_stabilization_window(&self) -> bool {
-        self.policy != AutoscalerPolicy::Hpa
-    }
+/// Returns whether a gauge is so near to its target that the autoscaler changes nothing.
+fn is_within_tolerance(ratio: f64) -> bool {
+    (ratio - 1.0).abs() <= 0.1
 }
 
 fn round_up_workers(wanted: f64) -> u32 {
@@ -192,18 +175,17 @@ fn round_up_workers(wanted: f64) -> u32 {
 }
 
 fn wva_saturation_target(seen: &WorkerPoolLoad) -> u32 {
-    let full = WVA_SATURATION;
+    let (full_kv_usage, full_waiting) = WVA_SATURATED;
     let present = seen.present_workers();
     if seen.starting > 0 {
         return present;
     }
     let others = seen.ready.iter();
-    let others = others.filter(|(waiting, kv)| *kv < full.kv_usage && *waiting < full.waiting);
+    let others = others.filter(|(waiting, kv)| *kv < full_kv_usage && *waiting < full_waiting);
     let others = WorkerPoolLoad { ready: others.copied().collect(), starting: 0 };
     let count = others.ready.len() as f64;
     let spares = |(waiting, kv_usage): (f64, f64)| {
-        full.waiting - waiting >= full.spare_waiting
-            && full.kv_usage - kv_usage >= full.spare_kv_usage
+        full_waiting - waiting >= WVA_SPARE.1 && full_kv_usage - kv_usage >= WVA_SPARE.0
     };
     let (waiting, kv_usage) = others.mean_queue_and_kv_usage();
     if others.ready.is_empty() || !spares((waiting, kv_usage)) {

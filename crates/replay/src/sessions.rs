@@ -78,7 +78,7 @@ impl NumberedSessionSource for NumberedSessions<'_> {
     }
 
     fn has_dependencies(&self) -> bool {
-        self.source.has_dependencies()
+        self.source.facts().has_dependencies
     }
 }
 
@@ -134,7 +134,7 @@ pub(super) type DueTurn = (SimTime, u64, u32, u32);
 ///
 /// Turns leave in the order (time, session number, turn).
 pub(super) struct SessionQueue<N> {
-    source: N,
+    pub source: N,
     pace: ArrivalPacing,
     peeked: Option<(u64, ClientSession)>,
     exhausted: bool,
@@ -292,7 +292,10 @@ impl<N: NumberedSessionSource> SessionQueue<N> {
         let Some(sessions) = self.plays.waiting.pop_front() else {
             return;
         };
-        let roots = sessions.iter().filter(|(_, s)| !s.starts_after_other_sessions());
+        let waits = |session: &ClientSession| {
+            session.turns.first().is_some_and(|turn| !turn.after.is_empty())
+        };
+        let roots = sessions.iter().filter(|(_, session)| !waits(session));
         let first = roots.map(|(_, session)| session.start).min();
         let first = first.unwrap_or(SimTime::ZERO);
         for (number, session) in sessions {
@@ -314,13 +317,8 @@ impl<N: NumberedSessionSource> SessionQueue<N> {
         Ok(())
     }
 
-    /// Returns the session source. Call [`Self::resume_reading_sessions`] after more sessions were
-    /// added to it.
-    pub(super) fn session_source_mut(&mut self) -> &mut N {
-        &mut self.source
-    }
-
-    /// Reads the next session of the workload, unless a session is already read ahead.
+    /// Reads the next session of the workload, unless a session is already read ahead. Called after
+    /// sessions were added to the source.
     pub(super) fn resume_reading_sessions(&mut self) -> Result<(), WorkloadError> {
         match self.peeked {
             Some(_) => Ok(()),

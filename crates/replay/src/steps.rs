@@ -112,7 +112,7 @@ impl EngineStepLog {
     pub(super) fn report_token_gaps_below_step(
         &mut self,
         end_step: u64,
-        sink: &mut dyn ReplaySink,
+        sink: &mut (impl ReplaySink + ?Sized),
     ) {
         while self.base < end_step {
             let Some(step) = self.steps.pop_front() else {
@@ -191,7 +191,11 @@ impl OutputTokenTimes {
 
     /// Reports a completed request's token gaps: gaps between spans of steps immediately, gaps
     /// within a span by the step log.
-    pub(super) fn report_token_gaps(&self, log: &mut EngineStepLog, sink: &mut dyn ReplaySink) {
+    pub(super) fn report_token_gaps(
+        &self,
+        log: &mut EngineStepLog,
+        sink: &mut (impl ReplaySink + ?Sized),
+    ) {
         let mut last: Option<SimTime> = None;
         for span in &self.spans {
             let (start, end, together) = match *span {

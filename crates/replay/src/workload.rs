@@ -111,19 +111,45 @@ pub struct ClientSession {
 }
 
 impl ClientSession {
+    /// Creates a session that starts at time 0 and belongs to no agent run.
+    pub fn new(id: Option<Arc<str>>, turns: Vec<SessionTurn>) -> Self {
+        Self { id, start: SimTime::ZERO, turns, play: None }
+    }
+
     /// Returns whether any turn of the session waits for a turn of another session.
     pub fn has_turn_dependencies(&self) -> bool {
         self.turns.iter().any(|turn| !turn.after.is_empty())
-    }
-
-    /// Returns whether the session waits for another session before its first turn.
-    pub fn starts_after_other_sessions(&self) -> bool {
-        self.turns.first().is_some_and(|turn| !turn.after.is_empty())
     }
 }
 
 /// Agent run (sessions of one agentic task): its index among the runs, and its name.
 pub type AgentRun = (u64, Arc<str>);
+
+/// Properties of a workload that are known before its sessions are read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct WorkloadFacts {
+    /// Whether any turn depends on another session ([`SessionTurn::after`]).
+    pub has_dependencies: bool,
+    /// Whether the sessions belong to agent runs ([`ClientSession::play`]), whose sessions follow
+    /// one another in the source and start together.
+    ///
+    /// A closed loop then counts runs, because the sessions of a run wait for one another.
+    pub has_agent_runs: bool,
+    /// Whether every session is certainly a single request without dependencies, and the sessions
+    /// come in order of start.
+    pub is_single_turn: bool,
+    /// Whether the sessions have no start times, so that a closed loop or an arrival process is
+    /// needed.
+    pub has_no_start_times: bool,
+    /// Maximum number of requests in the workload, if known in advance.
+    pub max_requests: Option<u64>,
+    /// Number of requests that were kept in flight when the workload was recorded in a closed loop;
+    /// `None` for other workloads.
+    pub recorded_concurrency: Option<u32>,
+    /// Number of trace rows that are left out of the workload, because they have no prompt or no
+    /// output.
+    pub left_out_rows: u64,
+}
 
 /// Provides the sessions of a workload, in the order of their start.
 pub trait WorkloadSource {
@@ -133,52 +159,9 @@ pub trait WorkloadSource {
     /// Returns [`WorkloadError`] with the file, the line and the invalid field.
     fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError>;
 
-    /// Returns the wrapped workload, to which the default implementations of the other methods
-    /// delegate.
-    fn wrapped_source(&self) -> Option<&dyn WorkloadSource> {
-        None
-    }
-
-    /// Returns whether any turn depends on another session ([`SessionTurn::after`]).
-    fn has_dependencies(&self) -> bool {
-        self.wrapped_source().is_some_and(WorkloadSource::has_dependencies)
-    }
-
-    /// Returns whether the sessions belong to agent runs ([`ClientSession::play`]), whose sessions
-    /// follow one another in the source and start together.
-    ///
-    /// A closed loop then counts runs, because the sessions of a run wait for one another.
-    fn has_agent_runs(&self) -> bool {
-        self.wrapped_source().is_some_and(WorkloadSource::has_agent_runs)
-    }
-
-    /// Returns whether every session is certainly a single request without dependencies, and the
-    /// sessions come in order of start.
-    fn is_single_turn(&self) -> bool {
-        self.wrapped_source().is_some_and(WorkloadSource::is_single_turn)
-    }
-
-    /// Returns the maximum number of requests in the workload, if known in advance.
-    fn max_requests(&self) -> Option<u64> {
-        self.wrapped_source()?.max_requests()
-    }
-
-    /// Returns whether the sessions have no start times, so that a closed loop or an arrival
-    /// process is needed.
-    fn has_no_start_times(&self) -> bool {
-        self.wrapped_source().is_some_and(WorkloadSource::has_no_start_times)
-    }
-
-    /// Returns the number of trace rows that are left out of the workload, because they have no
-    /// prompt or no output.
-    fn left_out_rows(&self) -> u64 {
-        self.wrapped_source().map_or(0, WorkloadSource::left_out_rows)
-    }
-
-    /// Returns the number of requests that were kept in flight when the workload was recorded in a
-    /// closed loop; `None` for other workloads.
-    fn recorded_concurrency(&self) -> Option<u32> {
-        self.wrapped_source()?.recorded_concurrency()
+    /// Returns what is known about the workload before its sessions are read.
+    fn facts(&self) -> WorkloadFacts {
+        WorkloadFacts::default()
     }
 }
 
@@ -186,8 +169,8 @@ impl WorkloadSource for Box<dyn WorkloadSource + '_> {
     fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
         (**self).next_session()
     }
-    fn wrapped_source(&self) -> Option<&dyn WorkloadSource> {
-        Some(&**self)
+    fn facts(&self) -> WorkloadFacts {
+        (**self).facts()
     }
 }
 

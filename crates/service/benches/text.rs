@@ -6,12 +6,13 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use vllm_sim_engine::SimTime;
-use vllm_sim_service::generate::request::{
-    OutputTokenConstraints, ReplyGeneratorInput, StopConditions, StopString, TokenizedPrompt,
-};
-use vllm_sim_service::generate::{ReplyGenerator, ReplyTextMode};
+use vllm_sim_service::dialect::VllmDialect;
+use vllm_sim_service::generate::request::{ReplyContentKind, TokenizedPrompt};
+use vllm_sim_service::generate::{ReplyGenerator, ReplyTextMode, ScriptBuilder};
+use vllm_sim_service::{AllowedToolSchemas, GenerationJob, RequestRules};
 use vllm_sim_tokenizer::{ChatTemplateInput, SpecialTokenHandling, Tokenizer, TokenizerLocation};
+use vllm_sim_wire::openai::shared_request_fields::StopStrings;
+use vllm_sim_wire::{SamplingDefaults, SamplingParams, ServerLimits};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/tiny-llama");
 
@@ -25,26 +26,23 @@ fn time(name: &str, rounds: u32, mut f: impl FnMut(u32)) {
     println!("{name:<28} {each:>9} ns");
 }
 
-fn generate_request<'a>(
-    key: u64,
-    limit: u32,
-    stops: &'a StopConditions,
-    bias: &'a OutputTokenConstraints,
-    prompt: &'a TokenizedPrompt,
-) -> ReplyGeneratorInput<'a> {
-    ReplyGeneratorInput {
-        key,
-        limit,
-        limited: true,
-        prompt,
-        stops,
-        bias,
-        form: Default::default(),
-        reasoning: None,
-        thinking_budget: None,
-        special_tokens: SpecialTokenHandling::Without,
-        arrived: SimTime::default(),
-    }
+/// Returns a job whose replies have at most the output limit as their end.
+fn endless_job(stop_strings: &[&str]) -> GenerationJob {
+    let rules = RequestRules {
+        limits: ServerLimits::default(),
+        defaults: SamplingDefaults::default(),
+        max_bad_words: 0,
+        tool_schemas: AllowedToolSchemas::Any,
+        dialect: &VllmDialect,
+    };
+    let strings = stop_strings.iter().map(|text| (*text).to_owned()).collect();
+    let params = SamplingParams {
+        ignore_eos: true,
+        stop: Some(StopStrings(strings)),
+        ..SamplingParams::default()
+    };
+    let prompts = vec![TokenizedPrompt::default()];
+    GenerationJob::new(&rules, Box::default(), None, prompts, Box::new(params), Vec::new())
 }
 
 fn main() {
@@ -81,36 +79,14 @@ fn main() {
         black_box(tokenizer.render_chat(&chat).expect("the fixture's template"));
     });
     let generator = ReplyGenerator::new(ReplyTextMode::Random, 7, tokenizer);
-    let endless = |strings: &[&str]| {
-        let strings = strings.iter().map(|text| (*text).to_owned());
-        StopConditions {
-            strings: strings.filter_map(StopString::new).collect(),
-            ignore_eos: true,
-            ..StopConditions::default()
-        }
+    let write = |job: &GenerationJob, key: u32, limit| {
+        let builder = ScriptBuilder::new(&generator, job, &job.prompts[0], key.into(), limit);
+        assert_eq!(builder.build_script(&ReplyContentKind::Text).len(), limit);
     };
-    let bias = OutputTokenConstraints::default();
-    let prompt = TokenizedPrompt::default();
+    let endless = endless_job(&[]);
     for limit in [100, 2_000] {
-        let stops = endless(&[]);
-        time(&format!("script of {limit} tokens"), rounds, |i| {
-            let script = generator.generate_script(&generate_request(
-                i.into(),
-                limit,
-                &stops,
-                &bias,
-                &prompt,
-            ));
-            assert_eq!(script.len(), limit);
-        });
+        time(&format!("script of {limit} tokens"), rounds, |i| write(&endless, i, limit));
     }
-    time("script with stop strings", rounds, |i| {
-        let stops = endless(&["nobody says this", "or that"]);
-        assert_eq!(
-            generator
-                .generate_script(&generate_request(i.into(), 2_000, &stops, &bias, &prompt))
-                .len(),
-            2_000
-        );
-    });
+    let stopped = endless_job(&["nobody says this", "or that"]);
+    time("script with stop strings", rounds, |i| write(&stopped, i, 2_000));
 }

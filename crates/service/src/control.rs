@@ -241,11 +241,11 @@ impl InferenceService {
         let parents = Mutex::new(BTreeMap::new());
         let mut sequences = 0;
         for rank in self.rank_engines() {
-            sequences += rank.cancel_matching_sequences(|request| {
-                if named.as_ref().is_some_and(|ids| !ids.contains(&*request.id)) {
+            sequences += rank.cancel_matching_sequences(|record| {
+                if named.as_ref().is_some_and(|ids| !ids.contains(&*record.request_id)) {
                     return false;
                 }
-                if let Some(parent) = request.parent.as_ref().filter(|parent| parent.n > 1) {
+                if let Some(parent) = record.parent.as_ref().filter(|parent| parent.n > 1) {
                     let key = Arc::as_ptr(parent) as usize;
                     parents.lock().entry(key).or_insert((0_usize, parent.n)).0 += 1;
                 }
@@ -259,14 +259,15 @@ impl InferenceService {
 
     /// Returns whether a request with this id waits or runs.
     pub fn has_request(&self, id: &str) -> bool {
-        let has_id = |rank: &LiveEngine| rank.has_matching_sequence(|request| *request.id == *id);
+        let has_id =
+            |rank: &LiveEngine| rank.has_matching_sequence(|record| *record.request_id == *id);
         self.rank_engines().iter().any(has_id)
     }
 
     /// Aborts all requests whose id begins with `prefix`.
     pub fn abort_requests_with_prefix(&self, prefix: &str) {
         for rank in self.rank_engines() {
-            rank.cancel_matching_sequences(|request| request.id.starts_with(prefix));
+            rank.cancel_matching_sequences(|record| record.request_id.starts_with(prefix));
         }
     }
 

@@ -1,18 +1,18 @@
 //! Entry points of every generation request of the HTTP and gRPC front ends.
 //!
-//! `resolve` finds the model of a request; `generate` validates the request and submits it to an
-//! engine.
+//! `resolve_model` finds the LoRA adapter of a request; `generate_reply` validates the request and
+//! submits it to an engine.
 
 use std::sync::Arc;
 
 use super::dialect::{RequestRules, RequestValidationPoint};
-use super::job::{KvTransfer, ReplyContent, ValidatedRequestFacts, choose_reply_content};
+use super::job::{GenerationJob, KvTransfer, ReplyContent, choose_reply_content};
 use super::{
     InferenceService, JobSubmissionError, RejectedRequest, Reply, RequestError, run_blocking,
 };
 use crate::fault::FaultScenarioAndPhase;
 use crate::generate::request::StopPattern;
-use crate::models::ModelTarget;
+use crate::models::LoraAdapter;
 use crate::prompt::PromptSource;
 use crate::request::{GenerationRequest, OutputTokenBudget, RequestSubmissionChecks};
 use crate::scripted::{ConversationMatchInput, MatchedRequest, ReservedReply};
@@ -27,19 +27,20 @@ const BLOCKING_MIN_SEQUENCES: usize = 256;
 const BLOCKING_MIN_TOKENS: usize = 16_384;
 
 impl InferenceService {
-    /// Finds the served model or LoRA adapter with the name `model`.
+    /// Finds the LoRA adapter with the name `model`; `Ok(None)` if it is a name of the base model.
     ///
     /// # Errors
-    /// [`RequestError::UnknownModel`] if there is none.
+    /// [`RequestError::UnknownModel`] if no served model or adapter has the name.
     pub fn resolve_model(
         &self,
         rules: &RequestRules,
         model: Option<&str>,
-    ) -> Result<ModelTarget, RequestError> {
+    ) -> Result<Option<Arc<LoraAdapter>>, RequestError> {
         let model = model.unwrap_or_default();
-        let named = !model.is_empty() || !rules.dialect.requires_model_name();
-        let found = self.models.resolve_model_name(Some(model)).filter(|_| named);
-        found.ok_or_else(|| RequestError::UnknownModel(model.to_owned()))
+        if model.is_empty() && rules.dialect.requires_model_name() {
+            return Err(RequestError::UnknownModel(String::new()));
+        }
+        self.models.resolve_model_name(model)
     }
 
     /// Validates a request under the rules of its front end and submits it to an engine.
@@ -49,15 +50,15 @@ impl InferenceService {
     pub async fn generate_reply(
         self: &Arc<Self>,
         rules: &RequestRules,
-        target: ModelTarget,
+        lora: Option<Arc<LoraAdapter>>,
         // Boxed, because a future stores its argument twice and moves with it.
         request: Box<GenerationRequest>,
-    ) -> Result<(Reply, Box<ValidatedRequestFacts>), RejectedRequest> {
+    ) -> Result<(Reply, Box<GenerationJob>), RejectedRequest<RequestError>> {
         let conversations = match self.replies.has_conversation_conditions() {
             true => conversations(&request),
             false => Vec::new(),
         };
-        let mut job = self.check_and_tokenize(rules, target, request).await?;
+        let mut job = self.check_and_tokenize(rules, lora, request).await?;
         job.scripted = self.reserve_scripted_replies(&job, conversations)?;
         let content = match self.check_engine_limits(rules, &job) {
             Ok(()) => choose_reply_content(&job, rules.tool_schemas).await,
@@ -65,18 +66,19 @@ impl InferenceService {
         };
         match content {
             Ok(content) => job.content = content,
-            Err(refusal) => return Err(RejectedRequest::Late(refusal, job)),
+            Err(error) => return Err(RejectedRequest { error, late: Some(job) }),
         }
         if let KvTransfer::Negotiated(negotiation) = &job.request.transfer {
             match negotiation.begin_negotiation().await {
                 Ok(transfer) => job.request.transfer = transfer,
-                Err(fault) => return Err(RejectedRequest::Late(fault.into(), job)),
+                Err(fault) => return Err(RejectedRequest { error: fault.into(), late: Some(job) }),
             }
         }
         if self.has_lost_kv_source(&job.request.transfer).await {
             job.request.transfer = KvTransfer::FromLostRemote;
         }
-        job.tail = std::mem::take(&mut job.request.tail).into_result()?;
+        job.tail =
+            std::mem::take(&mut job.request.tail).into_result().map_err(RequestError::from)?;
         let (mut job, reply) = match is_long_generation(&job) {
             false => {
                 let reply = self.submit_job(&job, None);
@@ -88,17 +90,17 @@ impl InferenceService {
             Ok(mut reply) => {
                 override_prompt_tokens(&mut reply, &job.scripted);
                 job.scripted.drain(..).flatten().for_each(ReservedReply::mark_reply_used);
-                reply.usage = job.request.usage.take();
-                let faults = job.request.faults.take();
+                reply.usage = job.request.context.usage.take();
+                let faults = job.request.context.faults.take();
                 let faults = faults.filter(|f| f.loaded_kv_block_percent().is_some());
                 reply.load_failure =
                     faults.and_then(|f| self.faults.kv_load_failure_report(&f.settings.origin));
                 Ok((reply, job))
             }
-            Err(error) if error.is_reported_after_headers() => {
-                Err(RejectedRequest::Late(error.into(), job))
-            }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(RejectedRequest {
+                late: error.is_reported_after_headers().then_some(job),
+                error: error.into(),
+            }),
         }
     }
 
@@ -107,9 +109,9 @@ impl InferenceService {
     async fn check_and_tokenize(
         self: &Arc<Self>,
         rules: &RequestRules,
-        target: ModelTarget,
+        lora: Option<Arc<LoraAdapter>>,
         mut request: Box<GenerationRequest>,
-    ) -> Result<Box<ValidatedRequestFacts>, RequestError> {
+    ) -> Result<Box<GenerationJob>, RequestError> {
         let RequestRules { limits, defaults, dialect, .. } = rules;
         let source = std::mem::take(&mut request.prompts);
         if dialect.admits_on_arrival() {
@@ -126,10 +128,8 @@ impl InferenceService {
             let asked = request.max_tokens;
             let whole = lengths()
                 .try_for_each(|prompt| dialect.check_prompt_and_output(limits, prompt, asked));
-            if let (Err(_), ModelTarget::Lora { name, .. }, Some(engine)) =
-                (&whole, &target, self.ranks.first())
-            {
-                engine.report_refused_lora(name);
+            if let (Err(_), Some(adapter), Some(engine)) = (&whole, &lora, self.ranks.first()) {
+                engine.report_refused_lora(&adapter.name);
             }
             whole?;
         }
@@ -149,7 +149,7 @@ impl InferenceService {
             params.normalize_and_verify(&defaults.bounds)?;
         }
         let patterns = compile_stop_patterns(&request.stop_patterns)?;
-        Ok(Box::new(ValidatedRequestFacts::new(rules, request, target, prompts, params, patterns)))
+        Ok(Box::new(GenerationJob::new(rules, request, lora, prompts, params, patterns)))
     }
 
     /// Returns for each prompt the scripted reply of a matching rule, if any.
@@ -159,18 +159,21 @@ impl InferenceService {
     /// under `--strict-replies`.
     fn reserve_scripted_replies(
         &self,
-        facts: &ValidatedRequestFacts,
+        job: &GenerationJob,
         conversations: Vec<ConversationMatchInput>,
     ) -> Result<Vec<Option<ReservedReply>>, RequestError> {
-        let texts = facts.prompts.iter().map(|prompt| &*prompt.echo);
+        let texts = job.prompts.iter().map(|prompt| &*prompt.echo);
         let matched = MatchedRequest {
-            model: self.models.requested_model_name(&facts.target),
-            headers: &facts.request.headers,
+            model: match (&job.lora, &job.request.model_alias) {
+                (None, Some(alias)) => alias,
+                (lora, _) => self.models.model_name_in_responses(lora.as_deref()),
+            },
+            headers: &job.request.headers,
             conversations,
         };
         self.replies.reserve_replies(texts, &matched).map_err(|refusal| {
             if let Some(name) = refusal.injected {
-                let settings = facts.request.faults.as_ref().map(|faults| &faults.settings);
+                let settings = job.request.context.faults.as_ref().map(|faults| &faults.settings);
                 let origin =
                     settings.map_or_else(FaultScenarioAndPhase::default, |s| s.origin.clone());
                 self.faults.report_fault(name, &origin);
@@ -183,20 +186,20 @@ impl InferenceService {
     fn check_engine_limits(
         &self,
         rules: &RequestRules,
-        facts: &ValidatedRequestFacts,
+        job: &GenerationJob,
     ) -> Result<(), RequestError> {
-        if facts.request.checks == RequestSubmissionChecks::OnlySamplingRanges {
+        if job.request.checks == RequestSubmissionChecks::OnlySamplingRanges {
             return Ok(());
         }
         let limits = &rules.limits;
-        self.check_bad_words(rules, &facts.params)?;
-        facts.params.verify_against_engine(limits)?;
-        for prompt in &facts.prompts {
+        self.check_bad_words(rules, &job.params)?;
+        job.params.verify_against_engine(limits)?;
+        for prompt in &job.prompts {
             prompt.unknown_id.map_or(Ok(()), |id| limits.check_prompt_ids(&[id]))?;
             limits.check_prompt_ids(&prompt.tokens)?;
-            facts.params.verify_against_prompt(prompt.tokens.len())?;
+            job.params.verify_against_prompt(prompt.tokens.len())?;
         }
-        Ok(limits.check_data_parallel_rank(facts.request.rank.map(i128::from))?)
+        Ok(limits.check_data_parallel_rank(job.request.rank.map(i128::from))?)
     }
 
     /// Checks the number of a request's bad words after tokenization.
@@ -231,8 +234,8 @@ impl InferenceService {
 
     async fn submit_blocking(
         self: &Arc<Self>,
-        job: Box<ValidatedRequestFacts>,
-    ) -> (Box<ValidatedRequestFacts>, Result<Reply, JobSubmissionError>) {
+        job: Box<GenerationJob>,
+    ) -> (Box<GenerationJob>, Result<Reply, JobSubmissionError>) {
         let service = self.clone();
         // Dropping this tells the blocking task, which cannot be cancelled, that the caller has
         // left.
@@ -257,8 +260,8 @@ fn conversations(request: &GenerationRequest) -> Vec<ConversationMatchInput> {
     };
     let offered = request.tools.iter().flat_map(|offered| &offered.tools);
     let tools: Arc<[String]> = offered.map(|tool| tool.name.clone()).collect();
-    let facts = conversations.iter();
-    facts
+    let conversations = conversations.iter();
+    conversations
         .map(|conversation| ConversationMatchInput::new(&conversation.messages, tools.clone()))
         .collect()
 }
@@ -274,7 +277,7 @@ fn override_prompt_tokens(reply: &mut Reply, scripted: &[Option<ReservedReply>])
 }
 
 /// Returns whether generating the content of a job would block an async thread for long.
-fn is_long_generation(job: &ValidatedRequestFacts) -> bool {
+fn is_long_generation(job: &GenerationJob) -> bool {
     let sequences = (job.n as usize).saturating_mul(job.prompts.len());
     let tokens = sequences.saturating_mul(job.max_tokens.unwrap_or(0) as usize);
     let constrained = matches!(job.content, ReplyContent::Constrained(_) | ReplyContent::Parsed(_));

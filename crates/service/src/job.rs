@@ -15,24 +15,25 @@ use crate::generate::request::{
     OutputTokenConstraints, StopConditions, StopPattern, StopString, TokenizedPrompt,
 };
 use crate::generate::tools::{ToolChoice, ToolDefinition, validate_llmd_tool_parameters};
-use crate::models::ModelTarget;
+use crate::models::LoraAdapter;
 use crate::scripted::ReservedReply;
 use vllm_sim_engine::driver::KvSourceServer;
 use vllm_sim_random::{RandomStreamPurpose, request_rng};
 use vllm_sim_schema_sampler::{
     CompiledConstraint, Constraint, ConstraintError, SampleLimits, compile_constraint,
 };
+use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::openai::shared_request_fields::StructuredOutputs;
 use vllm_sim_wire::sampling::GREEDY_TEMPERATURE;
 use vllm_sim_wire::{Fault, SamplingParams};
 
 /// A validated request, with everything that its sequences in the engine and the renderer of its
 /// reply need. Each choice of each prompt is one sequence.
-pub struct ValidatedRequestFacts {
+pub struct GenerationJob {
     /// The request, without its prompts and sampling parameters, which are fields of this job.
     pub request: Box<GenerationRequest>,
-    /// Served model or LoRA adapter of the request.
-    pub target: ModelTarget,
+    /// LoRA adapter of the request; `None` for the base model.
+    pub lora: Option<Arc<LoraAdapter>>,
     /// Tokenized prompts, at least one.
     pub prompts: Vec<TokenizedPrompt>,
     /// Sampling parameters, complete with defaults and the limit of the output.
@@ -59,6 +60,21 @@ pub struct ValidatedRequestFacts {
     /// Delay between the last token and the end of a sequence, such as the time to render an image.
     pub(crate) tail: Duration,
     pub(crate) shown: ResponseSizeOptions,
+}
+
+/// The rejection of a request, with the moment at which vLLM would report it.
+pub struct RejectedRequest<E> {
+    /// Error of the rejected request.
+    pub error: E,
+    /// The validated request of a late error, which vLLM reports in the body of a stream whose
+    /// headers it has sent; `None` for an error before the headers.
+    pub late: Option<Box<GenerationJob>>,
+}
+
+impl<E> From<E> for RejectedRequest<E> {
+    fn from(error: E) -> Self {
+        Self { error, late: None }
+    }
 }
 
 /// The optional members of a response that add to its size.
@@ -125,16 +141,22 @@ fn token_steering(params: &SamplingParams) -> Cow<'static, OutputTokenConstraint
     Cow::Owned(OutputTokenConstraints::new(logits, allowed.map(to_token_ids), bad_words))
 }
 
-impl ValidatedRequestFacts {
+impl GenerationJob {
     /// Returns whether the reply may call tools.
     pub fn offers_tools(&self) -> bool {
         matches!(self.content, ReplyContent::Tools { .. })
     }
 
-    pub(crate) fn new(
+    /// Returns how the text of a reply shows special tokens.
+    pub(crate) fn special_tokens(&self) -> SpecialTokenHandling {
+        SpecialTokenHandling::from_bool(!self.params.skip_special_tokens)
+    }
+
+    /// Creates a job from the checked parts of a request.
+    pub fn new(
         rules: &RequestRules,
         request: Box<GenerationRequest>,
-        target: ModelTarget,
+        lora: Option<Arc<LoraAdapter>>,
         prompts: Vec<TokenizedPrompt>,
         params: Box<SamplingParams>,
         stop_patterns: Vec<StopPattern>,
@@ -180,7 +202,7 @@ impl ValidatedRequestFacts {
                 prompt_logprobs: params.prompt_logprobs.map(clamp_to_i64),
             },
             request,
-            target,
+            lora,
             prompts,
             params,
         }
@@ -257,12 +279,12 @@ impl KvTransferNegotiation {
 /// A constraint or tool schema that cannot be satisfied, or a tool whose schema is not on llm-d's
 /// whitelist.
 pub(super) async fn choose_reply_content(
-    facts: &ValidatedRequestFacts,
+    job: &GenerationJob,
     schemas: AllowedToolSchemas,
 ) -> Result<ReplyContent, RequestError> {
-    let request = &facts.request;
-    let outputs = facts.params.structured_outputs.as_ref();
-    let described = compile_prompt_schema(facts).await;
+    let request = &job.request;
+    let outputs = job.params.structured_outputs.as_ref();
+    let described = compile_prompt_schema(job).await;
     let asked = request.constraint.clone();
     let asked = asked.or_else(|| outputs.and_then(structured_outputs_constraint));
     if let Some(constraint) = asked.filter(|_| !tools_replace_constraint(request)) {
@@ -301,8 +323,8 @@ pub(super) async fn choose_reply_content(
 }
 
 /// Compiles the JSON Schema that the prompt describes; `None` if no value satisfies it.
-async fn compile_prompt_schema(facts: &ValidatedRequestFacts) -> Option<CompiledConstraint> {
-    let schema = facts.prompts.first()?.schema.as_ref()?;
+async fn compile_prompt_schema(job: &GenerationJob) -> Option<CompiledConstraint> {
+    let schema = job.prompts.first()?.schema.as_ref()?;
     let constraint = Constraint::Json(schema.as_ref().clone());
     let read = run_blocking(async move {
         let compiled = compile_constraint(&constraint)?;
@@ -378,7 +400,7 @@ impl ReplySize {
     /// `None` if it exceeds [`MAX_REPLY_BYTES`]. A count of -1 log probabilities means the whole
     /// vocabulary.
     pub(super) fn reply_size_of_job(
-        job: &ValidatedRequestFacts,
+        job: &GenerationJob,
         vocabulary: impl Fn() -> u32,
     ) -> Option<Self> {
         let prompts = job.prompts.iter();

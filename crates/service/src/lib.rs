@@ -4,6 +4,7 @@ mod admission;
 mod blocking_pool;
 mod control;
 pub mod dialect;
+mod error;
 pub mod fault;
 mod fault_control;
 pub mod generate;
@@ -27,12 +28,11 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use crate::fault::ExceededAdmissionLimit;
 use crate::generate::ReplyGenerator;
-use crate::generate::tools::ToolCallPlanError;
 use scripted::ScriptedReplies;
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::LiveEngine;
 use vllm_sim_engine::kv::BlockHasher;
-use vllm_sim_schema_sampler::{ConstraintError, SchemaCache};
+use vllm_sim_schema_sampler::SchemaCache;
 
 pub use admission::{
     AdmissionLimits, LargeBodyMemory, LargeBodyMemoryFull, LargeBodyReservation, ServerLoad,
@@ -41,127 +41,24 @@ pub use admission::{
 pub use blocking_pool::{is_large_text, run_blocking, run_blocking_if_large};
 pub use control::{PauseControl, PauseMode, SleepTag};
 pub use dialect::{AllowedToolSchemas, RequestRules, ServerDialect};
+pub use error::{JobSubmissionError, RequestError};
 pub use fault_control::{ConnectionHandle, FaultControl, LiveFaultSettings, ServerAvailability};
 pub use job::{
-    KvTransfer, KvTransferAgreementFuture, KvTransferNegotiation, ValidatedRequestFacts,
+    GenerationJob, KvTransfer, KvTransferAgreementFuture, KvTransferNegotiation, RejectedRequest,
 };
-pub use models::{
-    LoraAdapter, LoraAdapterLoadError, LoraAdapterLoadMode, ModelTarget, ServedModels,
-};
+pub use models::{LoraAdapter, LoraAdapterLoadError, LoraAdapterLoadMode, ServedModels};
 pub use ngram::NgramLookupSettings;
 pub use prefill_handoff::{PrefillHandoff, PrefillHandshake};
 pub use request::{
     DeferredRequestCheck, GenerationRequest, KvBlockSaltAndSession, OutputTokenBudget,
-    PrefixCacheReadRules, RejectedRequest, Reply, ReplyChoice, RequestContext, RequestError,
-    RequestSubmissionChecks, RequestedTools, TokenUsage, TokenUsageCounts,
+    PrefixCacheReadRules, Reply, ReplyChoice, RequestContext, RequestSubmissionChecks,
+    RequestedTools, TokenUsage, TokenUsageCounts,
 };
 pub use request_faults::{
     CONNECTION_BREAK_FLUSH_DELAY, FaultInjector, FaultInjectorAction, RequestFaults,
 };
 pub use settings::{ServiceSettings, ServingRole};
 pub use vllm_sim_engine::{CachedBlock, EngineCommand, PrefixCacheResetScope};
-
-/// Maximum number of sequences in one request, prompts times choices.
-///
-/// The limit is four times the choices that vLLM allows per prompt (`VLLM_MAX_N_SEQUENCES`). The
-/// script of each sequence is generated before the first token, so the limit keeps a small request
-/// body from allocating millions of scripts.
-const MAX_REQUEST_SEQUENCES: u32 = 65_536;
-
-/// Error of submitting a generation job to an engine.
-#[derive(Debug, thiserror::Error)]
-pub enum JobSubmissionError {
-    /// The engine's waiting queue is full (llm-d's limit).
-    #[error("Failed to enqueue request, waiting requests queue is full")]
-    QueueFull,
-    /// The request would exceed the limit on sequences in flight (vLLM's limit).
-    #[error(
-        "The engine is currently busy and cannot accept new requests. Please try again later or on a different instance."
-    )]
-    TooManyRequests,
-    /// The prompt tokens in flight have reached their limit (vLLM's limit).
-    #[error(
-        "The engine has reached its prefill token backlog limit. Please try again later or on a different instance."
-    )]
-    TooManyTokens,
-    /// The server is shutting down.
-    #[error("server is shutting down")]
-    Draining,
-    /// The client disconnected before the job was submitted.
-    #[error("the client disconnected")]
-    Abandoned,
-    /// An operator has paused generation.
-    #[error("Generation is paused. Please retry after it resumes.")]
-    Paused,
-    /// The requested data-parallel rank does not exist.
-    #[error("data_parallel_rank {rank} is out of range [0, {ranks}).")]
-    Rank {
-        /// Requested data-parallel rank, which does not exist.
-        rank: i64,
-        /// Number of the server's data-parallel ranks.
-        ranks: usize,
-    },
-    /// Prompt and output together can never fit into the KV cache.
-    #[error("the prompt and its output need {needed} cache blocks, but there are {total}")]
-    TooLarge {
-        /// Number of KV blocks that the sequence needs.
-        needed: u32,
-        /// Number of KV blocks in the whole KV cache.
-        total: u32,
-    },
-    /// The request asks for more sequences than one request may have.
-    #[error(
-        "The request has {asked} sequences (prompts times n); at most {MAX_REQUEST_SEQUENCES} are \
-         allowed. Send fewer prompts or a smaller n."
-    )]
-    TooManySequences {
-        /// Number of requested sequences: prompts times `n`.
-        asked: u64,
-    },
-    /// The planned KV blocks of all sequences exceed the memory that one request may use.
-    #[error(
-        "The prompts of all sequences (prompts times n) would take more than {most} MiB. Send fewer or shorter prompts or a smaller n."
-    )]
-    PromptsTooLarge {
-        /// Limit of the size of the planned KV blocks, in MiB.
-        most: u64,
-    },
-    /// The estimated size of the response exceeds the limit.
-    #[error(
-        "The response would take more than {most} MiB. Request fewer or shorter choices, or fewer \
-         log probabilities."
-    )]
-    ReplyTooLarge {
-        /// Limit of the size of the response, in MiB.
-        most: u64,
-    },
-    /// All large responses together exceed the memory that they may use.
-    #[error(transparent)]
-    MessageMemoryFull(#[from] LargeBodyMemoryFull),
-    /// The structured-output constraint of the request cannot be satisfied.
-    #[error(transparent)]
-    Constraint(#[from] ConstraintError),
-    /// The tool calls of the reply cannot be generated.
-    #[error(transparent)]
-    Tools(#[from] ToolCallPlanError),
-}
-
-impl JobSubmissionError {
-    /// Returns whether vLLM reports this rejection of a request only after it has sent the headers
-    /// of a stream.
-    pub(crate) fn is_reported_after_headers(&self) -> bool {
-        match self {
-            Self::QueueFull | Self::TooManyRequests | Self::TooManyTokens => false,
-            Self::Draining | Self::Abandoned => false,
-            Self::TooManySequences { .. }
-            | Self::PromptsTooLarge { .. }
-            | Self::ReplyTooLarge { .. }
-            | Self::MessageMemoryFull(_) => false,
-            Self::Paused | Self::Rank { .. } | Self::TooLarge { .. } => true,
-            Self::Constraint(_) | Self::Tools(_) => true,
-        }
-    }
-}
 
 /// The core of a server: models, generator of replies, engines and their settings.
 pub struct InferenceService {
@@ -180,7 +77,7 @@ pub struct InferenceService {
     /// Handshakes with prefill servers; `None`: every prefill server counts as running.
     pub handshake: Option<Box<dyn PrefillHandshake>>,
     /// LoRA adapters from the command line, restored by [`Self::reset_for_restart`].
-    adapters: Arc<Vec<LoraAdapter>>,
+    adapters: Arc<Vec<Arc<LoraAdapter>>>,
     ranks: Vec<LiveEngine>,
     hasher: Option<BlockHasher>,
     schemas: SchemaCache,
@@ -195,7 +92,7 @@ pub struct InferenceService {
 }
 
 /// Reports to all engines that the given LoRA adapters were loaded.
-fn report_adapters(ranks: &[LiveEngine], adapters: &[LoraAdapter]) {
+fn report_adapters(ranks: &[LiveEngine], adapters: &[Arc<LoraAdapter>]) {
     for adapter in adapters {
         ranks.iter().for_each(|rank| rank.report_loaded_lora(&adapter.name));
     }

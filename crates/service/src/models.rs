@@ -4,22 +4,7 @@ use std::sync::Arc;
 use indexmap::IndexMap;
 use parking_lot::RwLock;
 
-/// The model that answers a request.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum ModelTarget {
-    /// The base model, under any of its served names.
-    Base {
-        /// Name in the request, if it is not the one that responses show.
-        alias: Option<Arc<str>>,
-    },
-    /// A loaded LoRA adapter.
-    Lora {
-        /// Name of the LoRA adapter, shown as the model in responses.
-        name: Arc<str>,
-        /// Numeric id of the LoRA adapter in the engines.
-        id: u32,
-    },
-}
+use super::error::RequestError;
 
 /// The model names that requests may use: aliases of the base model and loaded adapters.
 #[derive(Debug)]
@@ -34,10 +19,10 @@ pub struct ServedModels {
 #[derive(Debug, Default)]
 struct LoadedAdapters {
     /// Loaded adapters by name, in order of loading.
-    by_name: IndexMap<Arc<str>, LoraAdapter>,
+    by_name: IndexMap<Arc<str>, Arc<LoraAdapter>>,
     last_id: u32,
     /// List of all loaded LoRA adapters, cached by the first reader after a change.
-    list: Option<Arc<Vec<LoraAdapter>>>,
+    list: Option<Arc<Vec<Arc<LoraAdapter>>>>,
 }
 
 /// Maximum length of an adapter's name and of its path, in bytes; many responses repeat name and
@@ -113,24 +98,19 @@ impl ServedModels {
         &self.served[0]
     }
 
-    /// Returns the name of the base model or adapter `target` in responses.
-    pub fn model_name_in_responses(&self, target: &ModelTarget) -> Arc<str> {
-        match target {
-            ModelTarget::Base { .. } => self.displayed_model_name().clone(),
-            ModelTarget::Lora { name, .. } => name.clone(),
-        }
+    /// Returns the name of a LoRA adapter in responses; that of the base model without an adapter.
+    pub fn model_name_in_responses<'a>(&'a self, lora: Option<&'a LoraAdapter>) -> &'a Arc<str> {
+        lora.map_or(self.displayed_model_name(), |adapter| &adapter.name)
     }
 
-    /// Returns the name by which a request asked for `target`.
-    pub(crate) fn requested_model_name<'t>(&'t self, target: &'t ModelTarget) -> &'t str {
-        match target {
-            ModelTarget::Base { alias } => alias.as_ref().unwrap_or(self.displayed_model_name()),
-            ModelTarget::Lora { name, .. } => name,
-        }
+    /// Returns the name of a model in a request, unless it is the one that responses show.
+    pub fn model_alias(&self, requested: Option<&str>) -> Option<Box<str>> {
+        let shown = self.displayed_model_name();
+        requested.filter(|name| !name.is_empty() && **name != **shown).map(Into::into)
     }
 
     /// Returns the loaded LoRA adapters in order of loading.
-    pub fn loaded_lora_adapters(&self) -> Arc<Vec<LoraAdapter>> {
+    pub fn loaded_lora_adapters(&self) -> Arc<Vec<Arc<LoraAdapter>>> {
         if let Some(list) = &self.adapters.read().list {
             return list.clone();
         }
@@ -140,33 +120,30 @@ impl ServedModels {
         list.get_or_insert_with(all).clone()
     }
 
-    /// Returns the base model or LoRA adapter with this name; `None` if the name is unknown.
+    /// Returns the LoRA adapter with this name, `Ok(None)` for a name of the base model.
     ///
-    /// A missing or empty name means the base model.
-    pub fn resolve_model_name(&self, name: Option<&str>) -> Option<ModelTarget> {
-        let Some(name) = name.filter(|name| !name.is_empty()) else {
-            return Some(ModelTarget::Base { alias: None });
-        };
-        let is_alias = *name != **self.displayed_model_name();
-        let base = || ModelTarget::Base { alias: is_alias.then(|| name.into()) };
-        if self.served.iter().any(|served| **served == *name) {
-            return Some(base());
+    /// An empty name means the base model.
+    ///
+    /// # Errors
+    /// [`RequestError::UnknownModel`] if neither the base model nor an adapter has the name.
+    pub fn resolve_model_name(&self, name: &str) -> Result<Option<Arc<LoraAdapter>>, RequestError> {
+        if name.is_empty() || self.served.iter().any(|served| **served == *name) {
+            return Ok(None);
         }
         if let Some(adapter) = self.adapters.read().by_name.get(name) {
-            return Some(ModelTarget::Lora { name: adapter.name.clone(), id: adapter.id });
+            return Ok(Some(adapter.clone()));
         }
-        if let Some(adapter) = self.resolve_adapter(name) {
-            let LoraAdapter { name, id, .. } = adapter;
-            return Some(ModelTarget::Lora { name, id });
+        match self.resolve_adapter(name) {
+            None if !self.any_name => Err(RequestError::UnknownModel(name.to_owned())),
+            found => Ok(found),
         }
-        self.any_name.then(base)
     }
 
     /// Loads the adapter `name` from the resolver's folder, if its configuration names the base
     /// model.
     ///
     /// Source: vLLM 0.33 `plugins/lora_resolvers/filesystem_resolver.py`.
-    fn resolve_adapter(&self, name: &str) -> Option<LoraAdapter> {
+    fn resolve_adapter(&self, name: &str) -> Option<Arc<LoraAdapter>> {
         let folder = self.resolver_folder.as_ref()?;
         if !is_plain_relative_path(name) {
             return None;
@@ -190,7 +167,7 @@ impl ServedModels {
         path: &str,
         base: Option<String>,
         mode: LoraAdapterLoadMode,
-    ) -> Result<LoraAdapter, LoraAdapterLoadError> {
+    ) -> Result<Arc<LoraAdapter>, LoraAdapterLoadError> {
         if self.served.iter().any(|served| **served == *name) {
             return Err(LoraAdapterLoadError::BaseModel(name.into()));
         }
@@ -202,22 +179,21 @@ impl ServedModels {
             if mode == LoraAdapterLoadMode::New {
                 return Err(LoraAdapterLoadError::AlreadyLoaded(name.into()));
             }
-            old.path = path.into();
+            Arc::make_mut(old).path = path.into();
             let loaded = old.clone();
             adapters.list = None;
             return Ok(loaded);
         }
         adapters.last_id += 1;
         let base = base.filter(|base| self.served.iter().any(|served| **served == **base));
-        let adapter =
-            LoraAdapter { name: name.into(), path: path.into(), base, id: adapters.last_id };
-        let name = adapter.name.clone();
-        adapters.by_name.insert(name, adapter.clone());
+        let (name, path, id) = (name.into(), path.into(), adapters.last_id);
+        let adapter = Arc::new(LoraAdapter { name, path, base, id });
+        adapters.by_name.insert(adapter.name.clone(), adapter.clone());
         adapters.list = None;
         Ok(adapter)
     }
 
-    pub(super) fn restore_lora_adapters(&self, list: &Arc<Vec<LoraAdapter>>) {
+    pub(super) fn restore_lora_adapters(&self, list: &Arc<Vec<Arc<LoraAdapter>>>) {
         let mut adapters = self.adapters.write();
         let named = list.iter().map(|adapter| (adapter.name.clone(), adapter.clone()));
         adapters.by_name = named.collect();
@@ -264,8 +240,7 @@ mod tests {
         assert_eq!(all.len(), 19_999);
         assert_eq!((&*all[0].name, &*all[1].name), ("a0", "a2"));
         assert!(
-            models.resolve_model_name(Some("a2")).is_some()
-                && models.resolve_model_name(Some("a1")).is_none()
+            models.resolve_model_name("a2").is_ok() && models.resolve_model_name("a1").is_err()
         );
         let long = "x".repeat(MAX_NAME_BYTES + 1);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! A generation request independent of its protocol, and its reply or rejection.
+//! A generation request independent of its protocol, and its reply.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use parking_lot::Mutex;
 
 use super::prompt::PromptSource;
 use super::{
-    ConnectionHandle, InFlightSequencesGuard, JobSubmissionError, KvTransfer, LargeBodyReservation,
-    PrefillHandoff, RequestFaults, ServerLoadGuard, ValidatedRequestFacts,
+    ConnectionHandle, InFlightSequencesGuard, KvTransfer, LargeBodyReservation, PrefillHandoff,
+    RequestFaults, ServerLoadGuard,
 };
 use crate::fault_control::KvLoadFailureReport;
 use crate::generate::tools::{ToolChoice, ToolDefinition};
@@ -29,6 +29,8 @@ pub struct GenerationRequest {
     pub id: Arc<str>,
     /// Arrival time of the request, from which delays are measured.
     pub arrived: SimTime,
+    /// Name of the base model in the request, if responses show another one.
+    pub model_alias: Option<Box<str>>,
     /// Texts, token ids or conversations from which the prompts are made.
     pub prompts: PromptSource,
     /// Number of choices per prompt.
@@ -71,10 +73,8 @@ pub struct GenerationRequest {
     pub trace: Option<(Box<str>, Option<Box<str>>)>,
     /// Headers in the conditions of scripted replies, in lower case, with their values.
     pub headers: Box<[(Box<str>, Box<str>)]>,
-    /// Injected faults of the request; `None` if the request cannot get faults.
-    pub faults: Option<Arc<RequestFaults>>,
-    /// Counter of the request's tokens, updated when the reply is dropped.
-    pub usage: Option<Arc<TokenUsage>>,
+    /// Injected faults of the request, and the counter of its tokens.
+    pub context: RequestContext,
 }
 
 /// A request's rules for reading the prefix cache.
@@ -173,55 +173,6 @@ impl<T> From<Result<T, Fault>> for DeferredRequestCheck<T> {
     }
 }
 
-/// Error of a request that gets no reply; each front end renders it in its protocol.
-#[derive(Debug, thiserror::Error)]
-pub enum RequestError {
-    /// No served model or LoRA adapter has the requested name.
-    #[error("The model `{0}` does not exist.")]
-    UnknownModel(String),
-    /// A value of the request is invalid; the message is vLLM's.
-    #[error(transparent)]
-    Invalid(#[from] Fault),
-    /// The service rejected the request, for example at an admission limit.
-    #[error(transparent)]
-    Serve(#[from] JobSubmissionError),
-}
-
-/// The rejection of a request, with the moment at which vLLM would report it.
-pub enum RejectedRequest {
-    /// A rejection before the headers of a stream are sent.
-    Early(RequestError),
-    /// A rejection after the headers of a stream are sent: the error is in the body.
-    Late(RequestError, Box<ValidatedRequestFacts>),
-}
-
-impl RejectedRequest {
-    /// Returns the error of the rejected request, without the moment at which vLLM would report it.
-    pub fn into_error(self) -> RequestError {
-        match self {
-            Self::Early(refusal) | Self::Late(refusal, _) => refusal,
-        }
-    }
-}
-
-impl From<RequestError> for RejectedRequest {
-    fn from(refusal: RequestError) -> Self {
-        Self::Early(refusal)
-    }
-}
-
-impl From<Fault> for RejectedRequest {
-    fn from(fault: Fault) -> Self {
-        Self::Early(fault.into())
-    }
-}
-
-impl From<JobSubmissionError> for RejectedRequest {
-    fn from(error: JobSubmissionError) -> Self {
-        Self::Early(error.into())
-    }
-}
-
 /// Information about an HTTP request or gRPC call that its headers and body do not contain; stored
 /// as an extension of the request.
 #[derive(Clone, Default)]
@@ -234,7 +185,7 @@ pub struct RequestContext {
     pub connection: Option<Arc<ConnectionHandle>>,
     /// Injected faults of the request; `None` if the request cannot get faults.
     pub faults: Option<Arc<RequestFaults>>,
-    /// Counter of the request's tokens; `None` if nothing reads it.
+    /// Counter of the request's tokens, updated when the reply is dropped; `None` if nothing reads it.
     pub usage: Option<Arc<TokenUsage>>,
 }
 
@@ -294,6 +245,8 @@ impl TokenUsage {
 
 /// One sequence of a generation job: its content and its progress in the engine.
 pub struct ReplyChoice {
+    /// Index of the choice in the reply.
+    pub index: usize,
     /// Index of the prompt that the sequence answers.
     pub prompt: usize,
     /// Generated content, complete before the first token is output.
@@ -302,6 +255,8 @@ pub struct ReplyChoice {
     pub cursor: ReplyScriptCursor,
     /// Number of output tokens that the front end has written.
     pub sent: u32,
+    /// Reason for the end of the sequence, once the front end writes this end in a stream.
+    pub sent_end: Option<SequenceEndReason>,
     /// Whether another server continues the sequence after the prefill on this server.
     pub handed_over: bool,
     handle: SequenceHandle,
@@ -321,10 +276,12 @@ impl Reply {
             .zip(handles)
             .enumerate()
             .map(|(index, (script, handle))| ReplyChoice {
+                index,
                 prompt: index / n.max(1) as usize,
                 script,
                 cursor: ReplyScriptCursor::default(),
                 sent: 0,
+                sent_end: None,
                 handed_over: false,
                 handle,
             })

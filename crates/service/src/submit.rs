@@ -3,16 +3,18 @@
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-use super::job::{KvTransfer, MAX_REPLY_BYTES, ReplyContent, ReplySize, ValidatedRequestFacts};
-use super::{
-    InferenceService, JobSubmissionError, MAX_REQUEST_SEQUENCES, PrefillHandoff, Reply, ServingRole,
-};
-use crate::generate::request::{ReplyContentKind, ReplyGeneratorInput, TokenizedPrompt};
+use super::error::MAX_REQUEST_SEQUENCES;
+use super::job::{GenerationJob, KvTransfer, MAX_REPLY_BYTES, ReplyContent, ReplySize};
+use super::{InferenceService, JobSubmissionError, PrefillHandoff, Reply, ServingRole};
+use crate::generate::request::{ReplyContentKind, TokenizedPrompt};
 use crate::generate::tools::plan_tool_calls;
-use crate::generate::{EMPTY_CONTEXT_HASH, OutputEndReason, ReplyScript, extend_context_hash};
-use crate::models::{ModelTarget, ServedModels};
+use crate::generate::{
+    EMPTY_CONTEXT_HASH, OutputEndReason, ReplyScript, ScriptBuilder, extend_context_hash,
+};
+use crate::models::ServedModels;
 use vllm_sim_engine::driver::{
-    ParentRequestCounters, PlannedFinishReason, RequestInfo, RequestSpanAttributes, SequenceHandle,
+    ParentRequestCounters, PlannedFinishReason, RequestSpanAttributes, SequenceHandle,
+    SequenceRecord,
 };
 use vllm_sim_engine::kv::{
     BlockHashExtraKeys, BlockHasher, HashedMediaSpan, LoraAdapter, PlannedKvBlocksBuilder,
@@ -23,9 +25,8 @@ use vllm_sim_engine::{
 };
 use vllm_sim_random::{RandomStreamPurpose, mix_u64_pair, request_rng};
 use vllm_sim_schema_sampler::{CompiledConstraint, ConstraintError};
-use vllm_sim_tokenizer::SpecialTokenHandling;
 
-fn count_sequences(job: &ValidatedRequestFacts) -> Result<u32, JobSubmissionError> {
+fn count_sequences(job: &GenerationJob) -> Result<u32, JobSubmissionError> {
     let asked = u64::from(job.n).saturating_mul(job.prompts.len() as u64);
     u32::try_from(asked)
         .ok()
@@ -56,7 +57,7 @@ impl InferenceService {
     /// [`JobSubmissionError`]; the job then leaves no state behind.
     pub(super) fn submit_job(
         &self,
-        job: &ValidatedRequestFacts,
+        job: &GenerationJob,
         caller: Option<&Weak<()>>,
     ) -> Result<Reply, JobSubmissionError> {
         let sequences = count_sequences(job)?;
@@ -102,19 +103,19 @@ impl InferenceService {
                     Some(chosen) => ReplyContentKind::Scripted(chosen.reply().clone()),
                     None => self.reply_form(job, key)?,
                 };
-                let mut script = self.generate_script(job, prompt, key, form);
+                let mut script = self.generate_script(job, prompt, key, &form);
                 script.prompt = context;
                 size = size.add_choice_size(script.len()).ok_or_else(too_large)?;
                 // All choices share the blocks of the prompt.
                 let own = if choice + 1 == job.n { chain.take() } else { chain.clone() };
                 let plan = own.map(|chain| add_planned_output_blocks(chain, &script, job));
-                let (mut sequence, info) =
+                let (mut sequence, record) =
                     self.engine_sequence(job, prompt, key, &script, plan, parent.clone());
                 sequence.media = media.clone();
-                let faults = job.request.faults.as_ref();
+                let faults = job.request.context.faults.as_ref();
                 sequence.delays =
                     faults.and_then(|faults| faults.settings.delays.get(rank).cloned());
-                submissions.push((sequence, info));
+                submissions.push((sequence, record));
                 scripts.push(script);
             }
         }
@@ -135,7 +136,7 @@ impl InferenceService {
         Ok(reply)
     }
 
-    fn check_block_plan_size(&self, job: &ValidatedRequestFacts) -> Result<(), JobSubmissionError> {
+    fn check_block_plan_size(&self, job: &GenerationJob) -> Result<(), JobSubmissionError> {
         let most = MAX_PLANNED_KV_BLOCK_BYTES >> 20;
         match &self.hasher {
             Some(hasher) if !fits_planned_kv_block_limit(hasher, job) => {
@@ -149,7 +150,7 @@ impl InferenceService {
     /// job's hand-off.
     fn add_lease(
         &self,
-        job: &ValidatedRequestFacts,
+        job: &GenerationJob,
         rank: usize,
         handles: &[SequenceHandle],
     ) -> Option<Arc<PrefillHandoff>> {
@@ -164,12 +165,7 @@ impl InferenceService {
         Some(Arc::clone(prefill_handoff))
     }
 
-    fn add_to_backlog(
-        &self,
-        job: &ValidatedRequestFacts,
-        handles: &[SequenceHandle],
-        prompts: &[u32],
-    ) {
+    fn add_to_backlog(&self, job: &GenerationJob, handles: &[SequenceHandle], prompts: &[u32]) {
         for (index, handle) in handles.iter().enumerate() {
             let prompt = prompts.get(index / job.n.max(1) as usize);
             self.backlog.add_prefill(handle.progress(), prompt.copied().unwrap_or(0));
@@ -182,15 +178,15 @@ impl InferenceService {
     /// The output limit is excluded, so a longer reply continues the same text.
     fn reply_seed_key(
         &self,
-        job: &ValidatedRequestFacts,
+        job: &GenerationJob,
         prompt: &TokenizedPrompt,
         context: u64,
         arrival: u64,
     ) -> u64 {
         let audio = prompt.audio;
         let mut key = audio.map_or(context, |audio| mix_u64_pair(context, audio.key));
-        if let ModelTarget::Lora { name, .. } = &job.target {
-            key = name.bytes().fold(key, |key, byte| mix_u64_pair(key, u64::from(byte)));
+        if let Some(adapter) = &job.lora {
+            key = adapter.name.bytes().fold(key, |key, byte| mix_u64_pair(key, u64::from(byte)));
         }
         match job.seed {
             _ if job.greedy => key,
@@ -202,7 +198,7 @@ impl InferenceService {
 
     fn reply_form(
         &self,
-        job: &ValidatedRequestFacts,
+        job: &GenerationJob,
         key: u64,
     ) -> Result<ReplyContentKind, JobSubmissionError> {
         Ok(match &job.content {
@@ -231,10 +227,10 @@ impl InferenceService {
 
     fn generate_script(
         &self,
-        job: &ValidatedRequestFacts,
+        job: &GenerationJob,
         prompt: &TokenizedPrompt,
         key: u64,
-        form: ReplyContentKind,
+        form: &ReplyContentKind,
     ) -> ReplyScript {
         let room = self.remaining_context_tokens(prompt.tokens.len()).max(1);
         let limit = match self.settings.role {
@@ -251,19 +247,7 @@ impl InferenceService {
             }
             _ => limit,
         };
-        self.generator.generate_script(&ReplyGeneratorInput {
-            key,
-            limit,
-            limited: job.limited,
-            prompt,
-            stops: &job.stops,
-            bias: &job.bias,
-            form,
-            reasoning: job.request.reasoning,
-            thinking_budget: job.thinking_budget,
-            special_tokens: SpecialTokenHandling::from_bool(!job.params.skip_special_tokens),
-            arrived: job.request.arrived,
-        })
+        ScriptBuilder::new(&self.generator, job, prompt, key, limit).build_script(form)
     }
 
     fn sample_constrained(
@@ -277,13 +261,13 @@ impl InferenceService {
 
     fn engine_sequence(
         &self,
-        job: &ValidatedRequestFacts,
+        job: &GenerationJob,
         prompt: &TokenizedPrompt,
         key: u64,
         script: &ReplyScript,
         plan: Option<Arc<PlannedKvBlocks>>,
         parent: Arc<ParentRequestCounters>,
-    ) -> (Sequence, RequestInfo) {
+    ) -> (Sequence, SequenceRecord) {
         let tokens = prompt.tokens.len().max(1) as u32;
         let mut sequence = Sequence::new(SeqId(0), tokens, script.len());
         sequence.key = key;
@@ -312,13 +296,7 @@ impl InferenceService {
         };
         sequence.transfer = transfer;
         sequence.load_failure = self.load_failure(job);
-        let lora = match &job.target {
-            ModelTarget::Base { .. } => None,
-            ModelTarget::Lora { name, id } => {
-                sequence.lora = Some(LoraId(*id));
-                Some(name.clone())
-            }
-        };
+        sequence.lora = job.lora.as_ref().map(|adapter| LoraId(adapter.id));
         let finish = match (script.finish.reason, transfer) {
             (_, EngineTransfer::RemoteDecode) => PlannedFinishReason::RemoteDecode,
             (OutputEndReason::Length, _) => PlannedFinishReason::Length,
@@ -329,32 +307,30 @@ impl InferenceService {
         };
         let room = self.remaining_context_tokens(prompt.tokens.len()).max(1);
         let max_tokens = job.max_tokens.map_or(room, |max| max.min(room));
-        let info = RequestInfo {
-            id: job.request.id.clone(),
-            arrived: job.request.arrived,
-            max_tokens,
-            limited: job.limited,
-            finish,
-            lora,
-            parent: Some(parent),
-            kv_source,
-            plan: followed.flatten(),
-            span: self.settings.traced.then(|| {
-                Arc::new(RequestSpanAttributes {
-                    headers: job.request.trace.clone(),
-                    temperature: job.params.temperature,
-                    top_p: job.params.top_p,
-                    n: job.n,
-                })
-            }),
-        };
-        (sequence, info)
+        let mut record =
+            SequenceRecord::new(job.request.id.clone(), job.request.arrived, &sequence);
+        record.max_tokens = max_tokens;
+        record.limited = job.limited;
+        record.finish = finish;
+        record.lora = job.lora.as_ref().map(|adapter| adapter.name.clone());
+        record.parent = Some(parent);
+        record.kv_source = kv_source;
+        record.plan = followed.flatten();
+        record.span = self.settings.traced.then(|| {
+            Arc::new(RequestSpanAttributes {
+                headers: job.request.trace.clone(),
+                temperature: job.params.temperature,
+                top_p: job.params.top_p,
+                n: job.n,
+            })
+        });
+        (sequence, record)
     }
 
     /// Returns the failure that prevents a job from loading the KV cache of its prompts: an
     /// injected failure, or a lost prefill server.
-    fn load_failure(&self, job: &ValidatedRequestFacts) -> Option<InjectedKvLoadFailure> {
-        let faults = job.request.faults.as_ref();
+    fn load_failure(&self, job: &GenerationJob) -> Option<InjectedKvLoadFailure> {
+        let faults = job.request.context.faults.as_ref();
         let loaded = match &job.request.transfer {
             KvTransfer::FromLostRemote => 0,
             _ => faults?.loaded_kv_block_percent()?,
@@ -409,10 +385,7 @@ pub(super) const MAX_PLANNED_KV_BLOCK_BYTES: u64 = 128 << 20;
 
 /// Returns whether the planned KV blocks of all prompts of a job fit into [`MAX_PLANNED_KV_BLOCK_BYTES`];
 /// output blocks are not counted.
-pub(super) fn fits_planned_kv_block_limit(
-    hasher: &BlockHasher,
-    job: &ValidatedRequestFacts,
-) -> bool {
+pub(super) fn fits_planned_kv_block_limit(hasher: &BlockHasher, job: &GenerationJob) -> bool {
     let prompts = job.prompts.iter();
     let bytes =
         prompts.map(|prompt| hasher.estimate_planned_blocks_bytes(prompt.tokens.len() as u64));
@@ -422,21 +395,14 @@ pub(super) fn fits_planned_kv_block_limit(
 /// Returns the extra keys of a prompt's block hashes: LoRA adapter, cache salt and media.
 pub(super) fn block_extra_keys(
     models: &ServedModels,
-    job: &ValidatedRequestFacts,
+    job: &GenerationJob,
     prompt: &TokenizedPrompt,
 ) -> BlockHashExtraKeys {
-    let lora = match &job.target {
-        ModelTarget::Base { .. } => None,
-        ModelTarget::Lora { name, id } => {
-            let adapters = models.loaded_lora_adapters();
-            let adapter = adapters.iter().find(|adapter| adapter.id == *id);
-            Some(LoraAdapter {
-                id: LoraId(*id),
-                name: name.clone(),
-                path: adapter.map_or("", |adapter| adapter.path.as_str()).into(),
-            })
-        }
-    };
+    let lora = job.lora.as_ref().map(|adapter| LoraAdapter {
+        id: LoraId(adapter.id),
+        name: adapter.name.clone(),
+        path: adapter.path.as_str().into(),
+    });
     let media = prompt.media.iter().map(|item| HashedMediaSpan {
         identifier: item.identifier.clone(),
         start: item.start,
@@ -457,7 +423,7 @@ pub(super) fn block_extra_keys(
 pub(super) fn add_planned_output_blocks(
     mut chain: PlannedKvBlocksBuilder<'_>,
     script: &ReplyScript,
-    job: &ValidatedRequestFacts,
+    job: &GenerationJob,
 ) -> Arc<PlannedKvBlocks> {
     chain.append_tokens(&script.output_token_ids());
     let mut plan = chain.finish_planned_kv_blocks();

@@ -10,6 +10,7 @@ schema, the tree that it checks a request with; this program spells those trees 
 
 import re
 import sys
+from collections import Counter
 from importlib.metadata import version
 from pathlib import Path
 from typing import Optional, Union, get_args
@@ -56,21 +57,26 @@ HEADER = """\
 use crate::schema::Schema::{{
     self, {variants},
 }};
-use crate::schema::{{ANY_LENGTH, {numbers}, Model as Class, STR, optional_field as opt, required_field as req}};
+use crate::schema::{{
+    ANY_LENGTH, {numbers}, STR, optional_field as opt, plain_model, required_field as req, typed_dict,
+}};
 """
 
 
 class Tables:
-    """The Rust text of the classes met so far."""
+    """The Rust text of schemas. A class that several schemas name is a constant; any other stands
+    where it is named."""
 
-    def __init__(self):
+    def __init__(self, inliner=None):
         self.definitions = {}  # pydantic's reference -> core schema
-        self.names = {}  # what a class is called and made of -> name of its static
-        self.statics = []
+        self.inliner = inliner  # finds out which classes are named more than once
+        self.uses = Counter()  # text of a class -> how many schemas name it
+        self.used = [[]]  # the classes that the schemas being written name
+        self.names = {}  # text of a class -> name of its constant
+        self.constants = []
 
     def root(self, annotation):
-        adapter = TypeAdapter(annotation)
-        return self.schema(adapter.core_schema)
+        return self.schema(TypeAdapter(annotation).core_schema)
 
     def schema(self, core):
         kind = core["type"]
@@ -112,22 +118,38 @@ class Tables:
             case "union":
                 return f"Union(&[{wrapped(map(self.schema, core['choices']))}])"
             case "typed-dict" | "model":
-                return f"Model(&{self.static(core)})"
+                return self.model(core)
         sys.exit(f"no table for {kind}: {core}")
 
-    def static(self, core):
-        """The name of a class's static. Classes that differ in nothing share one."""
+    def model(self, core):
+        """The text of a class, or the name of its constant. Equal classes share one."""
         name, fields, maker = core["cls"].__name__, core, "typed_dict"
         if core["type"] == "model":
-            fields, maker = core["schema"], "plain"
+            fields, maker = core["schema"], "plain_model"
             if core["config"].get("extra_fields_behavior") == "forbid":
                 sys.exit(f"no table for {name}, which refuses unknown fields")
-        lines = wrapped(self.field(*field) for field in fields["fields"].items())
-        body = f'Class::{maker}("{name}", &[{lines}]);'
-        if body not in self.names:
-            self.names[body] = free_name(name, self.names.values())
-            self.statics.append(f"static {self.names[body]}: Class = {body}\n")
-        return self.names[body]
+        self.used.append([])
+        members = wrapped(self.field(*field) for field in fields["fields"].items())
+        gap = "" if members.startswith("\n") else " "
+        text = f'{maker}!("{name}",{gap}{members})'
+        used = self.used.pop()
+        self.used[-1].append(text)
+        if text not in self.uses:
+            self.uses[text] = 0
+            self.uses.update(used)
+        if self.inliner and self.inliner.count(core) > 1:
+            if text not in self.names:
+                self.names[text] = free_name(name, self.names.values())
+                self.constants.append(f"const {self.names[text]}: Schema = {text};\n")
+            return self.names[text]
+        return text
+
+    def count(self, core):
+        """How many schemas name a class, of the roots written so far."""
+        self.used.append([])
+        text = self.schema(core)
+        self.used.pop()
+        return self.uses[text]
 
     def field(self, name, field):
         name = field.get("validation_alias", name)
@@ -166,7 +188,7 @@ def strings(values):
 
 
 def free_name(cls, taken):
-    """A class's name as a Rust static; classes of one name are numbered."""
+    """A class's name as a Rust constant; classes of one name are numbered."""
     words = re.findall(r"[A-Z]+(?![a-z])|[A-Z][a-z0-9]*|[a-z0-9]+", cls)
     name = "_".join(words).upper()
     taken = {*taken, *(root for root, _, _ in ROOTS)}
@@ -175,19 +197,24 @@ def free_name(cls, taken):
 
 
 def main():
-    tables = Tables()
+    inliner = Tables()
+    for _, _, annotation in ROOTS:
+        inliner.root(annotation)
+    inliner.uses.update(inliner.used[0])
+    tables = Tables(inliner)
+    tables.definitions = inliner.definitions
     roots = [f"/// {words}\npub(super) const {name}: Schema = {tables.root(annotation)};\n"
              for name, words, annotation in ROOTS]
-    body = "\n".join(roots + tables.statics)
-    variants = ["Any", "Bool", "Dict", "Enum", "Iterable", "List", "Literal", "Model", "Nullable",
-                "Sequence", "Union"]
+    body = "\n".join(roots + tables.constants)
+    variants = ["Any", "Bool", "Dict", "Enum", "Iterable", "List", "Literal", "Nullable", "Sequence",
+                "Union"]
     used = [name for name in variants if re.search(rf"\b{name}\b", body)]
     numbers = [name for name in ("FLOAT", "INT") if re.search(rf"\b{name}\b", body)]
     header = HEADER.format(
         openai=version("openai"), harmony=version("openai-harmony"), pydantic=version("pydantic"),
         variants=", ".join(used), numbers=", ".join(numbers))
     OUT.write_text(header + "\n" + body)
-    print(f"{OUT.name}: {len(tables.statics)} classes of openai {version('openai')}")
+    print(f"{OUT.name}: {len(tables.uses)} classes of openai {version('openai')}")
 
 
 if __name__ == "__main__":

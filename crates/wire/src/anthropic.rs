@@ -4,16 +4,14 @@
 
 use serde_json::{Map, Value};
 
-use super::body;
-use super::bounds::{self, RequestBounds};
-use super::fault::Fault;
+use super::bounds;
 use super::openai::shared_request_fields::{
     CACHE_SALT_SCHEMA, ExtraSamplingArgs, MM_PAYLOAD_SCHEMA,
 };
 use super::openai::validators;
 use super::schema::{
-    ANY_LENGTH, INT, LengthLimits, Model, RequestField, STR, Schema, ValidatorError,
-    int_at_least_schema, optional_field, required_field, wire_model,
+    ANY_LENGTH, INT, LengthLimits, RequestField, STR, Schema, ValidatorError, int_at_least_schema,
+    optional_field, plain_model, required_field, wire_model,
 };
 
 /// Content of an Anthropic message or system prompt.
@@ -83,23 +81,19 @@ const TOOL_CHANGE_SCHEMA: Schema = Schema::Tagged {
     choices: &[
         (
             "tool_reference",
-            &Schema::Model(&Model::plain(
+            &plain_model!(
                 "AnthropicToolChangeReference",
-                &[
-                    required_field("type", Schema::Literal(&["tool_reference"])),
-                    required_field("name", STR),
-                ],
-            )),
+                required_field("type", Schema::Literal(&["tool_reference"])),
+                required_field("name", STR)
+            ),
         ),
         (
             "tool_definition",
-            &Schema::Model(&Model::plain(
+            &plain_model!(
                 "AnthropicToolChangeDefinition",
-                &[
-                    required_field("type", Schema::Literal(&["tool_definition"])),
-                    required_field("definition", AnthropicTool::SCHEMA),
-                ],
-            )),
+                required_field("type", Schema::Literal(&["tool_definition"])),
+                required_field("definition", AnthropicTool::SCHEMA)
+            ),
         ),
     ],
 };
@@ -265,31 +259,27 @@ impl RequestField for ThinkingConfig {
         choices: &[
             (
                 "enabled",
-                &Schema::Model(&Model::plain(
+                &plain_model!(
                     "AnthropicThinkingConfigEnabled",
-                    &[
-                        required_field("type", Schema::Literal(&["enabled"])),
-                        required_field("budget_tokens", int_at_least_schema(1024)),
-                        optional_field("display", DISPLAY_SCHEMA),
-                    ],
-                )),
+                    required_field("type", Schema::Literal(&["enabled"])),
+                    required_field("budget_tokens", int_at_least_schema(1024)),
+                    optional_field("display", DISPLAY_SCHEMA)
+                ),
             ),
             (
                 "disabled",
-                &Schema::Model(&Model::plain(
+                &plain_model!(
                     "AnthropicThinkingConfigDisabled",
-                    &[required_field("type", Schema::Literal(&["disabled"]))],
-                )),
+                    required_field("type", Schema::Literal(&["disabled"]))
+                ),
             ),
             (
                 "adaptive",
-                &Schema::Model(&Model::plain(
+                &plain_model!(
                     "AnthropicThinkingConfigAdaptive",
-                    &[
-                        required_field("type", Schema::Literal(&["adaptive"])),
-                        optional_field("display", DISPLAY_SCHEMA),
-                    ],
-                )),
+                    required_field("type", Schema::Literal(&["adaptive"])),
+                    optional_field("display", DISPLAY_SCHEMA)
+                ),
             ),
         ],
     };
@@ -400,16 +390,6 @@ fn validate_thinking_budget(map: &Map<String, Value>) -> Result<(), ValidatorErr
     }
 }
 
-impl MessagesRequest {
-    /// Validates and reads the request body, within the configured limits.
-    ///
-    /// # Errors
-    /// vLLM's 400 if the body does not match the schema, in OpenAI's envelope.
-    pub fn parse_messages_request(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        body::read_body_within_bounds(value, bounds)
-    }
-}
-
 wire_model! {
     /// A request of `POST /v1/messages/count_tokens`.
     pub struct CountTokensRequest: Plain "AnthropicCountTokensRequest" {
@@ -429,15 +409,5 @@ wire_model! {
         tools: Option<Vec<AnthropicTool>> = None,
         /// Extra arguments passed to the chat template.
         chat_template_kwargs: Option<Map<String, Value>> = None,
-    }
-}
-
-impl CountTokensRequest {
-    /// Validates and reads the request body.
-    ///
-    /// # Errors
-    /// vLLM's 400 if the body does not match the schema, in OpenAI's envelope.
-    pub fn parse_count_tokens_request(value: &Value) -> Result<Self, Fault> {
-        body::validate_and_read_body(value)
     }
 }

@@ -20,12 +20,13 @@ use vllm_sim_python::{self as python, JsonLoadsError};
 
 use super::bounds::RequestBounds;
 use super::checker::{CheckError, SchemaChecker};
+use super::fastapi::pydantic_schema_name;
 use super::fault::{ErrorType, Fault};
 use super::lax::PydanticError;
 use super::report::{
     ErrorLocationItem, SchemaError, SchemaErrorStyle, pydantic_error_text, schema_errors_fault,
 };
-use super::schema::{Model, RequestField, Schema};
+use super::schema::{RequestField, Schema};
 
 /// Maximum number of JSON values in a request body; a parsed tree is many times larger than its
 /// text.
@@ -267,7 +268,7 @@ pub fn validate_and_read_body<T: RequestField>(value: &Value) -> Result<T, Fault
 ///
 /// # Errors
 /// The errors of [`validate_and_read_body`].
-pub(crate) fn read_body_within_bounds<T: RequestField>(
+pub fn read_body_within_bounds<T: RequestField>(
     value: &Value,
     bounds: &RequestBounds,
 ) -> Result<T, Fault> {
@@ -352,27 +353,23 @@ pub(crate) fn validate_iterable_item(
     Ok(changed.unwrap_or_else(|| value.clone()))
 }
 
-/// Validates a JSON value other than a request body against the class `model`.
+/// Validates a JSON value other than a request body, and returns it if a coercion changed it.
 ///
 /// # Errors
 /// A 400 with the text of the pydantic `ValidationError`.
-pub(crate) fn validate_json_value(model: &'static Model, value: &Value) -> Result<(), Fault> {
-    let mut checker = SchemaChecker::default().with_error_style(SchemaErrorStyle::Verbose);
-    match checker.check_value(&Schema::Model(model), value) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(uncaught_error_fault(model.name, error)),
-    }
+pub(crate) fn validate_json_value(schema: &Schema, value: &Value) -> Result<Option<Value>, Fault> {
+    SchemaChecker::default()
+        .with_error_style(SchemaErrorStyle::Verbose)
+        .check_value(schema, value)
+        .map_err(|error| uncaught_error_fault(&pydantic_schema_name(schema), error))
 }
 
 /// Validates and reads a JSON value other than a request body.
 ///
 /// # Errors
 /// The errors of [`validate_json_value`].
-pub fn read_json_value<T: RequestField>(name: &str, value: &Value) -> Result<T, Fault> {
-    let changed = SchemaChecker::default()
-        .with_error_style(SchemaErrorStyle::Verbose)
-        .check_value(&T::SCHEMA, value)
-        .map_err(|error| uncaught_error_fault(name, error))?;
+pub fn read_json_value<T: RequestField>(value: &Value) -> Result<T, Fault> {
+    let changed = validate_json_value(&T::SCHEMA, value)?;
     T::read(changed.as_ref().unwrap_or(value)).ok_or_else(unreadable_value_fault)
 }
 

@@ -97,10 +97,10 @@ impl<'a> SchemaChecker<'a> {
                 }
             }
             Schema::Literal(choices) => {
-                self.check_scalar(lax::check_literal(value, choices), value)
+                self.check_scalar(lax::check_choice("literal_error", value, choices), value)
             }
             Schema::Enum(choices) => {
-                self.check_scalar(lax::check_enum_member(value, choices), value)
+                self.check_scalar(lax::check_choice("enum", value, choices), value)
             }
             Schema::List(item, length) => self.check_list(item, *length, value),
             Schema::Iterable(_) => self.check_scalar(lax::coerce_iterable(value), value),
@@ -109,14 +109,11 @@ impl<'a> SchemaChecker<'a> {
                 Err(error) => self.fail_with(error, value),
             },
             Schema::Dict(key, item) => self.check_dict(key, item, value),
-            Schema::Nullable(inner) => {
-                if value.is_null() {
-                    Ok(None)
-                } else {
-                    self.check_value(inner, value)
-                }
+            Schema::Nullable(_) if value.is_null() => Ok(None),
+            Schema::Nullable(inner) => self.check_value(inner, value),
+            Schema::Union(branches) => {
+                self.check_union_branch(branches, value).map(|(_, changed)| changed)
             }
-            Schema::Union(branches) => self.check_union(branches, value),
             Schema::Tagged { by, choices } => self.check_tagged_union(by, choices, value),
             Schema::Selected(select) => {
                 let (name, schema) = select(value);
@@ -212,11 +209,8 @@ impl<'a> SchemaChecker<'a> {
                 break;
             }
             let outcome = self.check_at(ErrorLocationItem::Index(i), item, element);
-            match outcome {
-                Ok(None) => {}
-                Ok(Some(new)) => changes.push((i, new)),
-                Err(CheckError::Schema(more)) => errors.append_errors(more),
-                Err(raised) => return Err(raised),
+            if let Some(Some(new)) = collect_errors(outcome, &mut errors)? {
+                changes.push((i, new));
             }
         }
         let length = match length.max {
@@ -254,11 +248,7 @@ impl<'a> SchemaChecker<'a> {
                 None => self.fail_with(PydanticError::new("missing", "Field required"), value),
             };
             self.path.pop();
-            match outcome {
-                Ok(_) => {}
-                Err(CheckError::Schema(more)) => errors.append_errors(more),
-                Err(raised) => return Err(raised),
-            }
+            collect_errors(outcome, &mut errors)?;
         }
         if items.len() > schemas.len() {
             return self.fail_with(lax::tuple_too_long_error(schemas.len(), items.len()), value);
@@ -282,18 +272,11 @@ impl<'a> SchemaChecker<'a> {
                 self.path.extend([ErrorLocationItem::Key(name), ErrorLocationItem::Key("[key]")]);
                 let outcome = self.check_new_value(key, &text);
                 self.path.truncate(self.path.len() - 2);
-                match outcome {
-                    Ok(_) => {}
-                    Err(CheckError::Schema(more)) => errors.append_errors(more),
-                    Err(raised) => return Err(raised),
-                }
+                collect_errors(outcome, &mut errors)?;
             }
             let outcome = self.check_at(ErrorLocationItem::Key(name), item, element);
-            match outcome {
-                Ok(None) => {}
-                Ok(Some(new)) => changes.push((name, new)),
-                Err(CheckError::Schema(more)) => errors.append_errors(more),
-                Err(raised) => return Err(raised),
+            if let Some(Some(new)) = collect_errors(outcome, &mut errors)? {
+                changes.push((name, new));
             }
         }
         if errors.is_empty() {
@@ -301,10 +284,6 @@ impl<'a> SchemaChecker<'a> {
         } else {
             Err(CheckError::Schema(errors))
         }
-    }
-
-    fn check_union(&mut self, branches: &[Schema], value: &'a Value) -> CheckResult {
-        self.check_union_branch(branches, value).map(|(_, new)| new)
     }
 
     /// Returns the index of the best-matching branch of a schema's union, and the coerced value.
@@ -506,13 +485,9 @@ impl<'a> SchemaChecker<'a> {
                 continue;
             };
             let outcome = self.check_at(ErrorLocationItem::Key(name), &field.schema, element);
-            match outcome {
-                Ok(new) => {
-                    set += 1;
-                    changes.extend(new.map(|new| (name, new)));
-                }
-                Err(CheckError::Schema(more)) => errors.append_errors(more),
-                Err(raised) => return Err(raised),
+            if let Some(new) = collect_errors(outcome, &mut errors)? {
+                set += 1;
+                changes.extend(new.map(|new| (name, new)));
             }
         }
         if model.kind == ClassKind::Strict {
@@ -543,6 +518,21 @@ impl<'a> SchemaChecker<'a> {
             }
         }
         Ok(new)
+    }
+}
+
+/// Returns the outcome of a check, or adds its schema errors to `errors`.
+fn collect_errors(
+    outcome: CheckResult,
+    errors: &mut SchemaErrors,
+) -> Result<Option<Option<Value>>, CheckError> {
+    match outcome {
+        Ok(changed) => Ok(Some(changed)),
+        Err(CheckError::Schema(more)) => {
+            errors.append_errors(more);
+            Ok(None)
+        }
+        Err(raised) => Err(raised),
     }
 }
 

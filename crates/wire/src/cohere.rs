@@ -6,8 +6,6 @@ use indexmap::IndexMap;
 use serde_json::{Map, Value};
 use vllm_sim_python::PythonValue;
 
-use super::body;
-use super::fault::Fault;
 use super::schema::{ANY_LENGTH, Schema, ValidatorError, wire_model};
 
 wire_model! {
@@ -95,15 +93,5 @@ fn validate_input_fields(map: &Map<String, Value>) -> Result<(), ValidatorError>
             "Exactly one of texts, images, or inputs must be provided, and it must be non-empty"
                 .to_owned(),
         )),
-    }
-}
-
-impl CohereEmbedRequest {
-    /// Validates and reads the request body.
-    ///
-    /// # Errors
-    /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_cohere_embed_request(value: &Value) -> Result<Self, Fault> {
-        body::validate_and_read_body(value)
     }
 }

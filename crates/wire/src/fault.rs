@@ -174,20 +174,6 @@ impl Fault {
         }
     }
 
-    /// Creates the 400 for a prompt that exceeds the context length.
-    pub fn context_length_exceeded(max_model_len: usize, prompt_tokens: usize) -> Self {
-        let least = if prompt_tokens == max_model_len + 1 { "at least " } else { "" };
-        Self::invalid_value_fault(
-            format!(
-                "This model's maximum context length is {max_model_len} tokens. However, your prompt \
-                 contains {least}{prompt_tokens} input tokens, which exceeds this limit even without any \
-                 output tokens. Please reduce the length of the input prompt."
-            ),
-            "input_tokens",
-            prompt_tokens,
-        )
-    }
-
     /// Creates the 404 of the pooling routes for a model name that is not served.
     pub fn unknown_pooling_model_fault(model: &str) -> Self {
         Self::new(404, ErrorType::NotFound, format!("The model `{model}` does not exist."))

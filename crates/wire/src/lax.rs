@@ -183,24 +183,14 @@ pub(super) fn coerce_str(value: &Value, length: LengthLimits) -> CoercionResult 
         return Ok(None);
     }
     let count = text.chars().count();
-    let plural = |n: usize| if n == 1 { "" } else { "s" };
-    if count < length.min {
-        let n = length.min;
-        return Err(PydanticError::new(
-            "string_too_short",
-            format!("String should have at least {n} character{}", plural(n)),
-        )
-        .with_error_context(format!("'min_length': {n}")));
-    }
-    if count > length.max {
-        let n = length.max;
-        return Err(PydanticError::new(
-            "string_too_long",
-            format!("String should have at most {n} character{}", plural(n)),
-        )
-        .with_error_context(format!("'max_length': {n}")));
-    }
-    Ok(None)
+    let (kind, bound, words, n) = match count {
+        _ if count < length.min => ("string_too_short", "min_length", "at least", length.min),
+        _ if count > length.max => ("string_too_long", "max_length", "at most", length.max),
+        _ => return Ok(None),
+    };
+    let s = if n == 1 { "" } else { "s" };
+    Err(PydanticError::new(kind, format!("String should have {words} {n} character{s}"))
+        .with_error_context(format!("'{bound}': {n}")))
 }
 
 pub(super) fn coerce_bytes(value: &Value) -> CoercionResult {
@@ -217,24 +207,15 @@ pub(super) fn coerce_iterable(value: &Value) -> CoercionResult {
     }
 }
 
-pub(super) fn check_literal(value: &Value, choices: &[&str]) -> CoercionResult {
-    check_choice("literal_error", value, choices)
-}
-
-pub(super) fn check_enum_member(value: &Value, choices: &[&str]) -> CoercionResult {
-    check_choice("enum", value, choices)
-}
-
-fn check_choice(kind: &'static str, value: &Value, choices: &[&str]) -> CoercionResult {
+pub(super) fn check_choice(kind: &'static str, value: &Value, choices: &[&str]) -> CoercionResult {
     if value.as_str().is_some_and(|text| choices.contains(&text)) {
         return Ok(None);
     }
-    Err(choice_error(kind, choices))
+    Err(choice_error(kind, choices.iter().map(|choice| python::python_repr_of_str(choice))))
 }
 
-fn choice_error(kind: &'static str, choices: &[&str]) -> PydanticError {
-    let expected =
-        join_with_or(choices.iter().map(|choice| python::python_repr_of_str(choice)), " or ");
+fn choice_error(kind: &'static str, choices: impl Iterator<Item = String>) -> PydanticError {
+    let expected = join_with_or(choices);
     let context = format!("'expected': {}", python::python_repr_of_str(&expected));
     PydanticError::new(kind, format!("Input should be {expected}")).with_error_context(context)
 }
@@ -252,10 +233,7 @@ pub(super) fn coerce_int_member(value: &Value, choices: &[i64]) -> CoercionResul
     if let Some(number) = number.filter(|number| choices.contains(number)) {
         return Ok(Some(Value::from(number)).filter(|new| new != value));
     }
-    let expected = join_with_or(choices.iter().map(i64::to_string), " or ");
-    let context = format!("'expected': {}", python::python_repr_of_str(&expected));
-    Err(PydanticError::new("enum", format!("Input should be {expected}"))
-        .with_error_context(context))
+    Err(choice_error("enum", choices.iter().map(i64::to_string)))
 }
 
 pub(super) fn not_an_instance_error(class: &str) -> PydanticError {
@@ -264,10 +242,10 @@ pub(super) fn not_an_instance_error(class: &str) -> PydanticError {
 }
 
 /// Joins allowed values for an error message, as `a, b or c`.
-fn join_with_or(names: impl Iterator<Item = String>, last: &str) -> String {
+fn join_with_or(names: impl Iterator<Item = String>) -> String {
     let names: Vec<String> = names.collect();
     match names.split_last() {
-        Some((end, start)) if !start.is_empty() => format!("{}{last}{end}", start.join(", ")),
+        Some((end, start)) if !start.is_empty() => format!("{} or {end}", start.join(", ")),
         Some((end, _)) => end.clone(),
         None => String::new(),
     }
@@ -356,24 +334,15 @@ pub(super) fn list_length_error(
     length: LengthLimits,
     good: bool,
 ) -> Option<PydanticError> {
-    let plural = |n: usize| if n == 1 { "" } else { "s" };
-    if count > length.max {
-        let n = length.max;
-        let text =
-            format!("List should have at most {n} item{} after validation, not {count}", plural(n));
-        let context = format!("'field_type': 'List', 'max_length': {n}, 'actual_length': {count}");
-        return Some(PydanticError::new("too_long", text).with_error_context(context));
-    }
-    if good && count < length.min {
-        let n = length.min;
-        let text = format!(
-            "List should have at least {n} item{} after validation, not {count}",
-            plural(n)
-        );
-        let context = format!("'field_type': 'List', 'min_length': {n}, 'actual_length': {count}");
-        return Some(PydanticError::new("too_short", text).with_error_context(context));
-    }
-    None
+    let (kind, bound, words, n) = match count {
+        _ if count > length.max => ("too_long", "max_length", "at most", length.max),
+        _ if good && count < length.min => ("too_short", "min_length", "at least", length.min),
+        _ => return None,
+    };
+    let s = if n == 1 { "" } else { "s" };
+    let text = format!("List should have {words} {n} item{s} after validation, not {count}");
+    let context = format!("'field_type': 'List', '{bound}': {n}, 'actual_length': {count}");
+    Some(PydanticError::new(kind, text).with_error_context(context))
 }
 
 pub(super) fn model_attributes_type_error() -> PydanticError {

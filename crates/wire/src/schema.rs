@@ -238,6 +238,22 @@ impl Model {
     }
 }
 
+/// Creates the [`Schema`] of a `TypedDict` from its name and fields.
+macro_rules! typed_dict {
+    ($name:literal, $($field:expr),* $(,)?) => {
+        $crate::schema::Schema::Model(const { &$crate::schema::Model::typed_dict($name, const { &[$($field),*] }) })
+    };
+}
+
+/// Creates the [`Schema`] of a pydantic model without validators from its name and fields.
+macro_rules! plain_model {
+    ($name:literal $(, $field:expr)* $(,)?) => {
+        $crate::schema::Schema::Model(const { &$crate::schema::Model::plain($name, const { &[$($field),*] }) })
+    };
+}
+
+pub(crate) use {plain_model, typed_dict};
+
 /// Creates the schema of a field that a JSON object must have.
 pub const fn required_field(name: &'static str, schema: Schema) -> Field {
     Field { name, required: true, schema }

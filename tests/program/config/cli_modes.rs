@@ -207,6 +207,33 @@ fn the_context_behind_serve_is_that_of_config_json() {
 }
 
 #[test]
+fn the_context_behind_serve_is_that_of_a_built_in_model() {
+    let load = |words: &[&str]| try_words(&[&["vllm-sim"], words].concat(), &[]).unwrap();
+    let length = |words: &[&str]| load(words).config.model.max_model_len;
+    for (name, tokens) in [
+        ("meta-llama/Llama-3.1-8B-Instruct", 131_072),
+        ("meta-llama/Llama-2-7b-chat-hf", 4096),
+        ("Qwen/Qwen3-0.6B", 40_960),
+        ("Qwen/Qwen2.5-7B-Instruct", 32_768),
+        ("microsoft/Phi-3.5-mini-instruct", 4096),
+        ("somebody/else", 32_768),
+    ] {
+        assert_eq!(length(&["serve", name]), tokens, "{name}");
+        assert_eq!(length(&["--model", name]), 1024, "{name}");
+    }
+    let short = ["serve", "meta-llama/Llama-2-7b-chat-hf", "--max-model-len", "8k"];
+    let told = "max-model-len 8000 is more than the 4096 of the built-in model";
+    assert!(load(&short).warnings.iter().any(|text| text.contains(told)));
+    let dir = tempfile::tempdir().unwrap();
+    let config = r#"{"max_position_embeddings":131072,"original_max_position_embeddings":4096,
+        "rope_scaling":{"type":"longrope"}}"#;
+    std::fs::write(dir.path().join("config.json"), config).unwrap();
+    let path = dir.path().to_str().unwrap();
+    assert_eq!(length(&["serve", path]), 4096);
+    assert_eq!(length(&["serve", path, "--max-model-len", "100k"]), 100_000);
+}
+
+#[test]
 fn a_gpu_asks_for_a_scheduler_with_steps() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("config.json"), "{}").unwrap();

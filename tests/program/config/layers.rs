@@ -52,7 +52,10 @@ fn a_file_can_contain_the_whole_configuration() {
     assert_eq!(config.engine.timing.delays.itl.0, Duration::from_secs(1));
     assert_eq!(
         loaded.warnings,
-        ["durations without a unit are read as milliseconds: inter-token-latency"]
+        [
+            "--max-cpu-loras: no effect because --scheduler pool keeps no adapters in CPU memory",
+            "durations without a unit are read as milliseconds: inter-token-latency",
+        ]
     );
 }
 

@@ -55,6 +55,19 @@ const MESSAGES: &[(&[&str], &str)] = &[
         &["--kv-cache-transfer-time-std-dev", "-1ms"],
         "kv-cache transfer time standard deviation cannot be negative",
     ),
+    (
+        &["--time-to-first-token", "20h", "--latency-factor", "100"],
+        "time-to-first-token times 100 (latency-factor and time-factor-under-load, divided by \
+         speedup-ratio) is longer than 24h0m0s (--time-to-first-token is \"20h\"",
+    ),
+    (
+        &["--inter-token-latency", "1h", "--time-factor-under-load", "25"],
+        "inter-token-latency times 25 (",
+    ),
+    (
+        &["--kv-cache-transfer-latency", "25m", "--speedup-ratio", "0.01"],
+        "kv-cache-transfer-latency times 100 (",
+    ),
     (&["--time-factor-under-load", "0"], "time factor under load cannot be less than 1.0"),
     (&["--max-loras", "0"], "max LoRAs cannot be less than 1"),
     (&["--max-loras", "15", "--max-cpu-loras", "5"], "max CPU LoRAs cannot be less than max LoRAs"),
@@ -381,4 +394,36 @@ fn an_unknown_flag_suggests_the_nearest_one() {
         let refused = refusal(&[typed, "5"]);
         assert!(refused.starts_with(text), "{refused}");
     }
+}
+
+/// vLLM's `_verify_quantization` and `AttentionBackendEnum`; llm-d ignores the flags.
+#[test]
+fn names_that_vllm_does_not_know_are_refused() {
+    for (flag, name, told) in [
+        ("--quantization", "fp-8", "Unknown quantization method: fp-8. Must be one of ['awq', "),
+        ("--quantization", "bitsandbytes", "Unknown quantization method: bitsandbytes"),
+        (
+            "--attention-backend",
+            "NoSuch",
+            "Unknown attention backend: 'NOSUCH'. Valid options are: FLASH_ATTN, ",
+        ),
+        ("--all2all-backend", "deepep_low_latencz", "did you mean deepep_low_latency?"),
+        ("--all2all-backend", "passthrough", "one of naive, pplx, "),
+    ] {
+        let error = try_words(&["vllm-sim", "serve", "m", flag, name], &[]).unwrap_err();
+        assert!(error.to_string().contains(told), "{error}");
+        let llmd = try_words(&["vllm-sim", "--model", "m", flag, name], &[]);
+        assert!(llmd.is_ok(), "{flag} {name}");
+    }
+    for words in [
+        &["--quantization", "FP8", "--attention-backend", "auto"][..],
+        &["--quantization", "bitsandbytes", "--vllm-version", "0.26"],
+        &["--attention-backend", "flash_attn", "--all2all-backend", "naive"],
+    ] {
+        serve(words);
+    }
+    assert_eq!(serve(&["--quantization", "FP8"]).engine.quantization.as_deref(), Some("fp8"));
+    let loaded = try_words(&["vllm-sim", "serve", "m", "-q", "torchao"], &[]).unwrap();
+    let told = "--quantization torchao: no effect";
+    assert!(loaded.warnings.iter().any(|text| text.contains(told)), "{:?}", loaded.warnings);
 }

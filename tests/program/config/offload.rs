@@ -54,7 +54,7 @@ fn offload_chunk_is_block_of_layer_group() {
     assert_eq!(host.tier.chunk_bytes, 10 * 2 * 16 * 128 * 2 * 16);
     assert_eq!(host.tier.chunks, 8192);
     // A request has a block for every 16 tokens, and 64 in each of six groups that see 1024 tokens.
-    assert_eq!(host.tokens, 8192 * 32_768 / (2048 + 6 * 64));
+    assert_eq!(host.tokens, 8192 * 131_072 / (8192 + 6 * 64));
     let flat = [&sized[..], &["--disable-hybrid-kv-cache-manager"]].concat();
     let flat = served(&flat).unwrap().config.engine.kv_offload.unwrap();
     assert_eq!(flat.tier.chunk_bytes, 62 * 2 * 16 * 128 * 2 * 16);

@@ -67,7 +67,7 @@ fn damaged_dataset_fails_or_loses_one_row() {
         {
             let mut rng =
                 vllm_sim_random::request_rng(1, 1, vllm_sim_random::RandomStreamPurpose::Content);
-            dataset.find_reply(&[], RequestedReplyLength::ANY_REPLY_LENGTH, &mut rng);
+            dataset.find_reply(&[], RequestedReplyLength::AtMost(u32::MAX), &mut rng);
         } else {
             assert!(
                 error(&made.path, DEFAULT_TABLE_NAME).contains("is not a readable SQLite database")

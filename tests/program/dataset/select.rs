@@ -22,7 +22,7 @@ fn replies(
     let length = match limit {
         Some(limit) if ignore_eos => RequestedReplyLength::Exactly(limit),
         Some(limit) => RequestedReplyLength::AtMost(limit),
-        None => RequestedReplyLength::ANY_REPLY_LENGTH,
+        None => RequestedReplyLength::AtMost(u32::MAX),
     };
     (0..50)
         .map(|request| {
@@ -132,7 +132,7 @@ fn empty_dataset_has_no_reply() {
     assert_eq!(
         dataset.find_reply(
             &[hash_prompt_tokens(&[1])],
-            RequestedReplyLength::ANY_REPLY_LENGTH,
+            RequestedReplyLength::AtMost(u32::MAX),
             &mut rng
         ),
         None
@@ -159,7 +159,7 @@ fn lookup_in_100_000_rows_is_under_1_ms() {
             let hash = hash_prompt_tokens(&[i * 99]);
             let started = Instant::now();
             let found = dataset
-                .find_reply(&[hash], RequestedReplyLength::ANY_REPLY_LENGTH, &mut rng)
+                .find_reply(&[hash], RequestedReplyLength::AtMost(u32::MAX), &mut rng)
                 .unwrap();
             let took = started.elapsed();
             assert_eq!((found.tokens[0], found.matched), (i * 99, true));

@@ -46,7 +46,7 @@ fn reply(folder: &Path, hash: [u8; 32]) -> Option<RecordedReply> {
             .unwrap();
     let found = dataset.find_reply(
         &[hash],
-        RequestedReplyLength::ANY_REPLY_LENGTH,
+        RequestedReplyLength::AtMost(u32::MAX),
         &mut request_rng(1, 1, RandomStreamPurpose::Content),
     );
     found.filter(|found| found.matched)

@@ -7,6 +7,7 @@ use vllm_sim_python as python;
 use vllm_sim_service::prompt::to_template_messages;
 use vllm_sim_wire::anthropic::{CountTokensRequest, MessagesRequest};
 use vllm_sim_wire::body;
+use vllm_sim_wire::body::{read_body_within_bounds, validate_and_read_body};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::cohere::CohereEmbedRequest;
 use vllm_sim_wire::openai::{BatchChatRequest, ChatRequest, CompletionRequest, ResponsesRequest};
@@ -124,23 +125,23 @@ fn fuzz_request_classes() {
         }
         let refusals = [
             CompletionRequest::parse_completion_request(&value, &bounds).err(),
-            ResponsesRequest::parse_responses_request(&value, &bounds).err(),
-            MessagesRequest::parse_messages_request(&value, &bounds).err(),
-            CountTokensRequest::parse_count_tokens_request(&value).err(),
-            BatchChatRequest::parse_batch_chat_request(&value, &bounds).err(),
+            read_body_within_bounds::<ResponsesRequest>(&value, &bounds).err(),
+            read_body_within_bounds::<MessagesRequest>(&value, &bounds).err(),
+            validate_and_read_body::<CountTokensRequest>(&value).err(),
+            read_body_within_bounds::<BatchChatRequest>(&value, &bounds).err(),
             GenerateRequest::parse_generate_request(&value, &bounds).err(),
-            CohereEmbedRequest::parse_cohere_embed_request(&value).err(),
+            validate_and_read_body::<CohereEmbedRequest>(&value).err(),
             PoolingRequest::parse_embedding_request(&value).err(),
             PoolingRequest::parse_pooling_request(&value).err(),
             PoolingRequest::parse_score_request(&value).err(),
             PoolingRequest::parse_rerank_request(&value).err(),
-            GenerativeScoringRequest::parse_generative_scoring_request(&value).err(),
+            validate_and_read_body::<GenerativeScoringRequest>(&value).err(),
             TokenizeRequest::parse_tokenize_request(&value).err(),
-            DetokenizeRequest::parse_detokenize_request(&value).err(),
-            DerenderChatRequest::parse_derender_chat_request(&value).err(),
-            DerenderCompletionRequest::parse_derender_completion_request(&value).err(),
-            DerenderStreamRequest::parse_derender_stream_request(&value).err(),
-            LoadLoraRequest::parse_load_lora_request(&value).err(),
+            validate_and_read_body::<DetokenizeRequest>(&value).err(),
+            validate_and_read_body::<DerenderChatRequest>(&value).err(),
+            validate_and_read_body::<DerenderCompletionRequest>(&value).err(),
+            validate_and_read_body::<DerenderStreamRequest>(&value).err(),
+            validate_and_read_body::<LoadLoraRequest>(&value).err(),
         ];
         for refusal in refusals.into_iter().flatten() {
             assert!(refusal.to_json().len() < 1 << 20, "a refusal multiplies");

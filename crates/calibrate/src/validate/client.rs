@@ -82,13 +82,13 @@ impl<'a> SimulatedBenchClient<'a> {
                     engine.advance(now, &mut out);
                 }
             }
-            self.collect_events(&mut out, now);
+            self.collect_events(&mut out);
             self.abort_timed_out(now, &mut out);
             self.send_due_requests(now);
             while let Some((_, i)) = self.arrivals.pop_due_item(now) {
                 self.submit_to_engine(i, now, &mut out);
             }
-            self.collect_events(&mut out, now);
+            self.collect_events(&mut out);
             let mut wakeups = self.engines.iter().filter_map(Scheduler::next_wakeup);
             if let Some(lock_step) = &mut self.lock_step
                 && wakeups.all(|due| due > now)
@@ -169,10 +169,10 @@ impl<'a> SimulatedBenchClient<'a> {
         }
     }
 
-    fn collect_events(&mut self, out: &mut Outbox, _: SimTime) {
+    fn collect_events(&mut self, out: &mut Outbox) {
         for (at, event) in out.drain(..) {
             match event {
-                SchedulerEvent::Tokens { id, .. } => {
+                SchedulerEvent::Tokens { id, .. } | SchedulerEvent::Decoded { id, .. } => {
                     let seen = &mut self.seen[id.0 as usize];
                     if seen.first == SimTime::ZERO {
                         seen.first = at;

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use serde_json::Value;
 
 use vllm_sim_replay::html::{
-    ChartLine, LineChart, SummaryTile, ValueColour, escape_html, format_short_number,
-    render_coloured_table, render_command_section, render_html_document, render_summary_tiles,
-    render_table,
+    ChartLine, LineChart, SummaryTile, ValueColour, distribution_points, escape_html,
+    format_short_number, render_coloured_table, render_command_section, render_html_document,
+    render_summary_tiles, render_table,
 };
 
 use super::report::quantile_curve;
@@ -80,15 +80,8 @@ impl ValidationReport {
                 error_distribution_line(&name, self.runs.iter().filter_map(of), i + 1)
             }));
             let title = format!("{name}: error of the mean");
-            LineChart {
-                title: &title,
-                x: "%",
-                y: "% of the runs",
-                y_range: Some((0.0, 100.0)),
-                lines,
-                follows_y: true,
-            }
-            .draw_line_chart(body);
+            LineChart { title: &title, x: "%", y: "% of the runs", lines, follows_y: true }
+                .draw_line_chart(body);
         }
         let _ = write!(
             body,
@@ -277,12 +270,6 @@ fn measured_distribution(actual: &Value, key: &str) -> Vec<(f64, f64)> {
         .collect()
 }
 
-fn distribution_points(curve: &[f64]) -> Vec<(f64, f64)> {
-    let last = curve.len().saturating_sub(1).max(1) as f64;
-    let points = curve.iter().enumerate();
-    points.map(|(i, ms)| (*ms, i as f64 * 100.0 / last)).collect()
-}
-
 fn write_distribution_chart(
     body: &mut String,
     title: &str,
@@ -296,16 +283,9 @@ fn write_distribution_chart(
     // A long tail would compress the rest of the chart; the measurements determine the width.
     let most = measured.iter().map(|point| point.0).fold(0.0, f64::max);
     points.retain(|(ms, share)| *share <= 98.0 || *ms <= most * 1.2);
-    LineChart {
-        title,
-        x: "ms",
-        y: "% of the requests",
-        y_range: Some((0.0, 100.0)),
-        lines: vec![
-            ChartLine::new("predicted", points, 0),
-            ChartLine::new("measured", measured.to_vec(), 1),
-        ],
-        follows_y: true,
-    }
-    .draw_line_chart(body);
+    let lines = vec![
+        ChartLine::new("predicted", points, 0),
+        ChartLine::new("measured", measured.to_vec(), 1),
+    ];
+    LineChart::of_latencies(title, "% of the requests", lines).draw_line_chart(body);
 }

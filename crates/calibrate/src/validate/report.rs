@@ -1,4 +1,5 @@
 use serde::Serialize;
+use serde_json::Value;
 
 use super::RecordedRunReplay;
 use super::client::ClientRequestTiming;
@@ -60,6 +61,11 @@ impl LatencyPrediction {
         }
     }
 
+    /// Returns the latencies of a load stage, or with `None` those of the whole run.
+    pub(crate) fn summary_of_stage(&self, stage: Option<usize>) -> Option<&RunLatencySummary> {
+        stage.map_or(Some(&self.summary), |stage| self.stages.get(stage))
+    }
+
     /// Returns, for each latency statistic, its median over the replays of a run.
     pub(super) fn median_over_replays(replays: &[RecordedRunReplay]) -> Self {
         let all: Vec<Self> = replays.iter().map(|(run, done)| Self::new(run, done)).collect();
@@ -78,6 +84,28 @@ impl LatencyPrediction {
     }
 }
 
+/// Returns the measured latencies of a recorded run: those of each load stage with the stage's
+/// index if the run is judged by stage, else those of the whole run.
+pub(crate) fn measured_summaries(run: &Value) -> Vec<(Option<usize>, &Value)> {
+    let actual = &run["actual"];
+    match actual["stages"].as_array() {
+        Some(stages) if run["score_level"].as_str() == Some("stages") => {
+            stages.iter().enumerate().map(|(stage, measured)| (Some(stage), measured)).collect()
+        }
+        _ => vec![(None, &actual["summary"])],
+    }
+}
+
+/// Returns the error of a run from those of its load stages: the error of a single stage, or the
+/// mean absolute error of several; `None` without errors.
+pub(crate) fn error_over_stages(errors: impl Iterator<Item = f64>) -> Option<f64> {
+    let errors: Vec<f64> = errors.collect();
+    match errors[..] {
+        [one] => Some(one),
+        _ => statistics::mean(&errors.iter().map(|error| error.abs()).collect::<Vec<_>>()),
+    }
+}
+
 const CURVE_POINTS: u32 = 50;
 
 /// Latency distributions of the completed requests of a run: evenly spaced quantiles, in ms.
@@ -90,16 +118,9 @@ pub(super) struct LatencyQuantileCurves {
 
 impl LatencyQuantileCurves {
     pub(super) fn new(run: &RecordedRun, client_timings: &[ClientRequestTiming]) -> Self {
-        let complete = || run.requests.iter().zip(client_timings).filter(|(_, d)| d.complete);
-        let ms = |d: std::time::Duration| d.as_secs_f64() * 1e3;
-        let several = complete().filter(|(r, _)| r.output > 1);
-        Self {
-            ttft: quantile_curve(complete().map(|(_, d)| ms(d.first - d.sent)).collect()),
-            itl: quantile_curve(
-                several.map(|(r, d)| ms(d.last - d.first) / f64::from(r.output - 1)).collect(),
-            ),
-            e2e: quantile_curve(complete().map(|(_, d)| ms(d.last - d.sent)).collect()),
-        }
+        let requests = run.requests.iter().zip(client_timings).map(|(r, d)| (r.output, d));
+        let [ttft, itl, e2e] = latency_samples(requests).map(quantile_curve);
+        Self { ttft, itl, e2e }
     }
 }
 
@@ -132,21 +153,9 @@ impl RunLatencySummary {
         }
     }
 
-    fn new<'a>(requests: impl Iterator<Item = (u32, &'a ClientRequestTiming)>) -> Self {
-        let (mut ttft, mut itl, mut e2e) = (Vec::new(), Vec::new(), Vec::new());
-        let mut failed = 0;
-        for (output, done) in requests {
-            if !done.complete {
-                failed += 1;
-                continue;
-            }
-            let ms = |d: std::time::Duration| d.as_secs_f64() * 1e3;
-            ttft.push(ms(done.first - done.sent));
-            e2e.push(ms(done.last - done.sent));
-            if output > 1 {
-                itl.push(ms(done.last - done.first) / f64::from(output - 1));
-            }
-        }
+    fn new<'a>(requests: impl Iterator<Item = (u32, &'a ClientRequestTiming)> + Clone) -> Self {
+        let failed = requests.clone().filter(|(_, done)| !done.complete).count();
+        let [mut ttft, itl, mut e2e] = latency_samples(requests);
         ttft.sort_by(f64::total_cmp);
         e2e.sort_by(f64::total_cmp);
         Self {
@@ -163,6 +172,23 @@ impl RunLatencySummary {
             failed,
         }
     }
+}
+
+/// Returns TTFT, inter-token latency (the mean gap) and E2E latency of the completed requests, in
+/// milliseconds; each request has its number of output tokens.
+fn latency_samples<'a>(
+    requests: impl Iterator<Item = (u32, &'a ClientRequestTiming)>,
+) -> [Vec<f64>; 3] {
+    let ms = |d: std::time::Duration| d.as_secs_f64() * 1e3;
+    let (mut ttft, mut itl, mut e2e) = (Vec::new(), Vec::new(), Vec::new());
+    for (output, done) in requests.filter(|(_, done)| done.complete) {
+        ttft.push(ms(done.first - done.sent));
+        e2e.push(ms(done.last - done.sent));
+        if output > 1 {
+            itl.push(ms(done.last - done.first) / f64::from(output - 1));
+        }
+    }
+    [ttft, itl, e2e]
 }
 
 /// Returns the mean of values; 0 without values.

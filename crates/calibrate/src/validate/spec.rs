@@ -226,6 +226,11 @@ fn roofline_setup(
         },
         ..RooflineModelSetup::new(model_shape(fields)?, gpu)
     };
+    let heads = setup.shape.heads;
+    if setup.tp > 0 && heads % setup.tp != 0 {
+        let problem = format!("is {}, must divide the {heads} attention heads", setup.tp);
+        return Err(fields.invalid_field("tp", problem));
+    }
     match fields.value_at(FACTORS_FIELD) {
         Value::Null => {}
         Value::Object(factors) => scale_roofline(&mut setup, factors)
@@ -279,10 +284,6 @@ fn quantization_scheme(
     })
 }
 
-fn is_llama4(model: &str) -> bool {
-    model.to_ascii_lowercase().contains("llama-4")
-}
-
 fn model_shape(fields: &RunJsonFields) -> Result<ModelShape, RecordedRunValidationError> {
     let config = fields.value_at("model_config.config");
     if config.is_object() {
@@ -321,7 +322,10 @@ fn model_shape(fields: &RunJsonFields) -> Result<ModelShape, RecordedRunValidati
         state: None,
         // Llama 4 normalizes in another way (`ModelShape::qk_norm`).
         qk_norm: fields.flag_at("model_config.qk_norm")
-            && !fields.value_at("model").as_str().is_some_and(is_llama4),
+            && !fields
+                .value_at("model")
+                .as_str()
+                .is_some_and(|model| model.to_ascii_lowercase().contains("llama-4")),
         quantization: ModelQuantization {
             keep_attention: keep,
             keep_mlp: keep,

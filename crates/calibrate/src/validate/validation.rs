@@ -8,7 +8,8 @@ use vllm_sim_engine::latency::KvCacheMemory;
 
 use super::RecordedRunReplay;
 use super::report::{
-    LatencyPrediction, LatencyQuantileCurves, RunLatencySummary, mean, percentile,
+    LatencyPrediction, LatencyQuantileCurves, RunLatencySummary, error_over_stages, mean,
+    measured_summaries, percentile,
 };
 
 /// Name and version of the validation report's JSON schema.
@@ -142,25 +143,12 @@ fn percent_error(predicted: f64, measured: Option<f64>) -> Option<f64> {
 }
 
 fn prediction_errors(json: &Value, prediction: &LatencyPrediction) -> MetricErrorPercentages {
-    let by_stage = json["score_level"].as_str() == Some("stages");
-    let actual = &json["actual"];
-    let pairs: Vec<(&RunLatencySummary, &Value)> = match actual["stages"].as_array() {
-        Some(stages) if by_stage => prediction.stages.iter().zip(stages).collect(),
-        _ => vec![(&prediction.summary, &actual["summary"])],
-    };
+    let measured = measured_summaries(json);
     let error = |(key, _, of): LatencyMetric| {
-        let pairs = pairs.iter();
-        let errors: Vec<f64> = pairs
-            .filter_map(|(predicted, measured)| {
-                percent_error(of(predicted), measured[key].as_f64())
-            })
-            .collect();
-        let error = match errors[..] {
-            [] => return None,
-            [one] => one,
-            _ => mean(&errors.iter().map(|e| e.abs()).collect::<Vec<_>>()),
-        };
-        Some((key, error))
+        let errors = measured.iter().filter_map(|(stage, measured)| {
+            percent_error(of(prediction.summary_of_stage(*stage)?), measured[key].as_f64())
+        });
+        Some((key, error_over_stages(errors)?))
     };
     LATENCY_METRICS.into_iter().filter_map(error).collect()
 }
@@ -300,14 +288,10 @@ impl ValidationReport {
         }
         let mut sum_up =
             |name: &str, count: usize, errors: BTreeMap<&'static str, AbsoluteErrorSummary>| {
-                let of = |of: fn(&AbsoluteErrorSummary) -> f64| {
-                    move |key: &str, errors: &BTreeMap<_, AbsoluteErrorSummary>| {
-                        errors.get(key).map(of)
-                    }
-                };
-                let (median, mean) = (of(|spread| spread.median), of(|spread| spread.mean));
-                line(&format!("median of {count} {name}"), "", &|key| median(key, &errors));
-                line(&format!("mean of {count} {name}"), "", &|key| mean(key, &errors));
+                let median = |key: &str| Some(errors.get(key)?.median);
+                line(&format!("median of {count} {name}"), "", &median);
+                let mean = |key: &str| Some(errors.get(key)?.mean);
+                line(&format!("mean of {count} {name}"), "", &mean);
             };
         let stable = |run: &ValidatedRun| run.regime == "stable";
         let count = self.runs.iter().filter(|run| stable(run)).count();

@@ -50,7 +50,7 @@ flags! {
         .with_default("false");
     ENABLE_SCALE_OUT: bool = Flag::new("enable-scale-out", Api, "Enable render, derender and /inference/v1/generate; they return HTTP 403 otherwise.")
         .with_default_by_mode("true", "false");
-    TOKENS_ONLY: bool = Flag::new("tokens-only", Api, "Accept and return token ids only.")
+    TOKENS_ONLY: bool = Flag::new("tokens-only", Api, "Accept and return token ids only; implies --skip-tokenizer-init.")
         .with_default("false");
     RENDER_ONLY: bool = Flag::new("render-only", Api, "Serve tokenization and rendering only, as `vllm launch render`.")
         .with_default("false");

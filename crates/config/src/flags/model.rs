@@ -32,8 +32,8 @@ flags! {
         .with_default_by_mode("", "Qwen/Qwen3-0.6B").with_aliases(&["model-path", "model-tag"]).with_env_names(&["SIM_MODEL"]);
     SERVED_MODEL_NAME: Vec<String> = Flag::new("served-model-name", Model, "Model names that requests may use; responses show the first. Default: the model. --lora-modules names adapters.")
         .with_aliases(&["model-name"]);
-    MAX_MODEL_LEN: Option<i64> = Flag::new("max-model-len", Model, "Maximum prompt plus output, in tokens. `auto`: from the model's config.json, else 32768.")
-        .with_default_by_mode("1024", "auto").allow_size_suffixes();
+    MAX_MODEL_LEN: Option<i64> = Flag::new("max-model-len", Model, "Maximum prompt plus output, in tokens. Default of `serve`: the length in config.json, else that of the built-in model, else 32768. `auto`: the longest up to it that fits into the KV cache.")
+        .with_default_by_mode("1024", "none").allow_size_suffixes();
     REVISION: Option<String> = Flag::new("revision", Model, "Model revision, shown in responses and used for downloads.");
     HF_CONFIG_PATH: Option<String> = Flag::new("hf-config-path", Model, "Folder or file of config.json, if it is not in the model's folder.");
     HF_OVERRIDES: Option<JsonMap> = Flag::new("hf-overrides", Model, "Values that override those of config.json, as a JSON object.");

@@ -5,9 +5,7 @@ use std::ops::{Index, IndexMut};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::record::{
-    EngineObserver, EngineObservers, RequestInfo, SequenceRecord, SharedSequenceProgress,
-};
+use super::record::{EngineObserver, EngineObservers, SequenceRecord, SharedSequenceProgress};
 use crate::lock_step::RankLockStep;
 use crate::{
     EngineCommand, EngineStats, Outbox, Scheduler, SchedulerEvent, SeqId, Sequence,
@@ -83,7 +81,7 @@ impl EngineDriver {
         &mut self,
         now: SimTime,
         mut sequence: Sequence,
-        request: RequestInfo,
+        mut record: SequenceRecord,
     ) -> Result<(SeqId, Arc<SharedSequenceProgress>), SequenceSubmitError> {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.records.push(None);
@@ -92,8 +90,8 @@ impl EngineDriver {
         self.generation += 1;
         let id = SeqId((self.generation << 32) | u64::from(slot));
         sequence.id = id;
-        sequence.preparation_time = now.duration_since(request.arrived);
-        let record = SequenceRecord::new(now, &sequence, request);
+        sequence.preparation_time = now.duration_since(record.arrived);
+        record.record_submission(id, now);
         let progress = record.progress.clone();
         self.records[slot as usize] = Some(record);
         if let Err(error) = self.engine.submit(now, sequence, &mut self.outbox) {
@@ -165,25 +163,25 @@ impl EngineDriver {
     }
 
     fn deliver_events(&mut self) {
-        for &(at, ref event) in &self.outbox {
+        for (at, event) in self.outbox.drain(..) {
             let Some(id) = event.sequence_id() else {
-                self.observer.on_engine_event(at, event);
+                self.observer.on_engine_event(at, &event);
                 continue;
             };
             let Some(Some(record)) = self.records.get_mut(sequence_record_index(id)) else {
                 continue;
             };
             let since = record.last;
-            record.apply_event(at, event);
-            self.observer.on_sequence_event(at, event, record, since);
+            record.apply_event(at, &event);
+            self.observer.on_sequence_event(at, &event, record, since);
             match event {
-                SchedulerEvent::Tokens { .. } => {
+                SchedulerEvent::Tokens { .. } | SchedulerEvent::Decoded { .. } => {
                     self.progress.record_output(at);
                     record.progress.wake_reply_task();
                 }
                 SchedulerEvent::Ended { end, .. } => {
                     self.progress.record_end(at);
-                    record.progress.record_sequence_end(*end);
+                    record.progress.record_sequence_end(end);
                     record.progress.wake_reply_task();
                     self.records[sequence_record_index(id)] = None;
                     self.free.push(sequence_record_index(id) as u32);
@@ -191,7 +189,6 @@ impl EngineDriver {
                 _ => {}
             }
         }
-        self.outbox.clear();
         let mut stats = self.engine.stats();
         if self.counts_empty_slots {
             stats.empty_token_slots = self.engine.empty_token_slots();

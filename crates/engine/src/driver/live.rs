@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::core::{EngineDriver, EngineProgress, EngineRankGroup};
-use super::record::{EngineObserver, RequestInfo, SequenceState, SharedSequenceProgress};
+use super::record::{EngineObserver, SequenceRecord, SequenceState, SharedSequenceProgress};
 use crate::SimTime;
 use crate::{
     CachedBlock, EngineCommand, EngineStats, Scheduler, SeqId, Sequence, SequenceSubmitError,
@@ -110,7 +110,7 @@ impl LiveEngine {
     /// Returns the error of the first sequence that does not fit.
     pub fn submit_sequences(
         &self,
-        submissions: Vec<(Sequence, RequestInfo)>,
+        submissions: Vec<(Sequence, SequenceRecord)>,
     ) -> Result<Vec<SequenceHandle>, SequenceSubmitError> {
         let mut ranks = self.shared.ranks.lock();
         let now = self.shared.now();
@@ -124,8 +124,8 @@ impl LiveEngine {
         }
         let mut handles = Vec::with_capacity(submissions.len());
         let mut failed = None;
-        for (sequence, request) in submissions {
-            match ranks[self.rank].submit_sequence(now, sequence, request) {
+        for (sequence, record) in submissions {
+            match ranks[self.rank].submit_sequence(now, sequence, record) {
                 Ok((id, progress)) => handles.push(SequenceHandle {
                     id,
                     progress,
@@ -218,9 +218,9 @@ impl LiveEngine {
         ranks[self.rank].observer.on_lora_refused(lora);
     }
 
-    /// Cancels every sequence whose request satisfies `matches`. Returns the number of cancelled
+    /// Cancels every sequence whose record satisfies `matches`. Returns the number of cancelled
     /// sequences.
-    pub fn cancel_matching_sequences(&self, matches: impl Fn(&RequestInfo) -> bool) -> usize {
+    pub fn cancel_matching_sequences(&self, matches: impl Fn(&SequenceRecord) -> bool) -> usize {
         let mut ranks = self.shared.ranks.lock();
         let now = self.shared.now();
         // Tokens that are already due still belong to these sequences.
@@ -230,7 +230,7 @@ impl LiveEngine {
             .records
             .iter()
             .flatten()
-            .filter(|record| matches(&record.request))
+            .filter(|record| matches(record))
             .map(|record| record.id)
             .collect();
         for id in &ids {
@@ -240,12 +240,12 @@ impl LiveEngine {
         ids.len()
     }
 
-    /// Returns whether the engine has a sequence whose request satisfies `matches`.
-    pub fn has_matching_sequence(&self, matches: impl Fn(&RequestInfo) -> bool) -> bool {
+    /// Returns whether the engine has a sequence whose record satisfies `matches`.
+    pub fn has_matching_sequence(&self, matches: impl Fn(&SequenceRecord) -> bool) -> bool {
         let mut ranks = self.shared.ranks.lock();
         ranks.advance_ranks(self.shared.now());
         let mut records = ranks[self.rank].records.iter().flatten();
-        let found = records.any(|record| matches(&record.request));
+        let found = records.any(matches);
         self.shared.wake_timer_if_earlier(ranks);
         found
     }

@@ -12,7 +12,7 @@ pub use live::{
 };
 pub use record::{
     EngineObserver, EngineObservers, KvSourceServer, ParentRequestCounters, PlannedFinishReason,
-    RequestInfo, RequestSpanAttributes, SequenceRecord, SequenceState, SharedSequenceProgress,
+    RequestSpanAttributes, SequenceRecord, SequenceState, SharedSequenceProgress,
 };
 pub use snapshot::{
     KvBlockMapSnapshot, LiveSequenceSnapshot, LiveSequencesSnapshot, SequencePhase,

@@ -1,5 +1,4 @@
-//! Requests of an engine's sequences, the records of these sequences with the progress that replies
-//! see, and the observers of both.
+//! Records of an engine's sequences, the progress that replies see, and the observers of both.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -24,33 +23,6 @@ pub enum PlannedFinishReason {
     /// The sequence ends after its prefill for a remote decode engine; only llm-d's metrics count
     /// it separately.
     RemoteDecode,
-}
-
-/// Details of a request that metrics, traces and KV events need and scheduling does not.
-#[derive(Debug, Clone)]
-pub struct RequestInfo {
-    /// Request id shown to the client, such as `chatcmpl-…`.
-    pub id: Arc<str>,
-    /// Arrival time of the request, on the engine's clock.
-    pub arrived: SimTime,
-    /// Maximum number of output tokens of the request.
-    pub max_tokens: u32,
-    /// Whether the client set `max_tokens` in the request.
-    pub limited: bool,
-    /// Finish reason expected for the sequence.
-    pub finish: PlannedFinishReason,
-    /// LoRA adapter of the request, if any.
-    pub lora: Option<Arc<str>>,
-    /// Counters of the request for metrics, shared by its sequences; `None` if the request has one
-    /// sequence.
-    pub parent: Option<Arc<ParentRequestCounters>>,
-    /// The prefill server that keeps the prompt's KV blocks until this engine has read them, if
-    /// any.
-    pub kv_source: Option<Arc<KvSourceServer>>,
-    /// Attributes of the request's trace span; `None` without tracing.
-    pub span: Option<Arc<RequestSpanAttributes>>,
-    /// Hashes of the prompt's KV blocks, if KV events are published.
-    pub plan: Option<Arc<PlannedKvBlocks>>,
 }
 
 /// Identifies the prefill server that holds the KV blocks of a prompt.
@@ -96,9 +68,32 @@ impl ParentRequestCounters {
     }
 }
 
-/// State and times of a live sequence, on the engine's clock.
+/// A live sequence as observers see it: state and times on the engine's clock, and details of its
+/// request that metrics, traces and KV events need and scheduling does not.
 #[derive(Debug)]
 pub struct SequenceRecord {
+    /// Request id shown to the client, such as `chatcmpl-…`.
+    pub request_id: Arc<str>,
+    /// Arrival time of the request, on the engine's clock.
+    pub arrived: SimTime,
+    /// Maximum number of output tokens of the request.
+    pub max_tokens: u32,
+    /// Whether the client set `max_tokens` in the request.
+    pub limited: bool,
+    /// Finish reason expected for the sequence.
+    pub finish: PlannedFinishReason,
+    /// LoRA adapter of the request, if any.
+    pub lora: Option<Arc<str>>,
+    /// Counters of the request for metrics, shared by its sequences; `None` if the request has one
+    /// sequence.
+    pub parent: Option<Arc<ParentRequestCounters>>,
+    /// The prefill server that keeps the prompt's KV blocks until this engine has read them, if
+    /// any.
+    pub kv_source: Option<Arc<KvSourceServer>>,
+    /// Attributes of the request's trace span; `None` without tracing.
+    pub span: Option<Arc<RequestSpanAttributes>>,
+    /// Hashes of the prompt's KV blocks, if KV events are published.
+    pub plan: Option<Arc<PlannedKvBlocks>>,
     pub(super) id: SeqId,
     /// Number of prompt tokens of the sequence.
     pub prompt: u32,
@@ -124,33 +119,45 @@ pub struct SequenceRecord {
     pub(super) drafted: bool,
     /// Whether the sequence may reuse KV blocks of the prefix cache.
     pub looked_up: bool,
-    /// Details of the request for metrics, traces and KV events.
-    pub request: RequestInfo,
     pub(super) progress: Arc<SharedSequenceProgress>,
 }
 
 impl SequenceRecord {
-    /// Creates the record of a sequence that is submitted at `now`.
-    pub fn new(now: SimTime, sequence: &Sequence, request: RequestInfo) -> Self {
+    /// Creates the record of a sequence before its submission. Details of the request other than its
+    /// id and arrival have defaults.
+    pub fn new(request_id: Arc<str>, arrived: SimTime, sequence: &Sequence) -> Self {
         Self {
+            request_id,
+            arrived,
+            max_tokens: sequence.output,
+            limited: true,
+            finish: PlannedFinishReason::Length,
+            lora: None,
+            parent: None,
+            kv_source: None,
+            span: None,
+            plan: None,
             id: sequence.id,
             prompt: sequence.prompt,
             output: 0,
-            queued: now,
-            scheduled: now,
-            first: now,
-            last: now,
+            queued: arrived,
+            scheduled: arrived,
+            first: arrived,
+            last: arrived,
             cached: 0,
             external: 0,
             preemptions: 0,
             running: false,
             drafted: false,
             looked_up: !sequence.skip_cache_read,
-            progress: Arc::new(SharedSequenceProgress::progress_of_waiting_sequence(
-                request.arrived,
-            )),
-            request,
+            progress: Arc::new(SharedSequenceProgress::progress_of_waiting_sequence(arrived)),
         }
+    }
+
+    /// Sets id and times of a sequence that is submitted at `now`.
+    pub(super) fn record_submission(&mut self, id: SeqId, now: SimTime) {
+        self.id = id;
+        (self.queued, self.scheduled, self.first, self.last) = (now, now, now, now);
     }
 
     /// Returns whether a part of the prompt's KV blocks could not be loaded from another engine or
@@ -167,7 +174,7 @@ impl SequenceRecord {
                 (self.cached, self.external) = (*cached, *external);
                 self.progress.record_admission(at, *cached, *external);
             }
-            SchedulerEvent::Tokens { n, .. } => {
+            SchedulerEvent::Tokens { n, .. } | SchedulerEvent::Decoded { n, .. } => {
                 let first = self.output == 0;
                 if first {
                     self.first = at;

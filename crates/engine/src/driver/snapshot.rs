@@ -175,15 +175,15 @@ fn snapshot_sequence(
     now: SimTime,
 ) -> LiveSequenceSnapshot {
     LiveSequenceSnapshot {
-        id: record.request.id.clone(),
-        lora: record.request.lora.clone(),
+        id: record.request_id.clone(),
+        lora: record.lora.clone(),
         phase: SequencePhase::from_record(record, progress),
         prompt: record.prompt,
         cached: record.cached,
         external: record.external,
         computed: progress.map(|progress| progress.computed),
         output: record.output,
-        max_tokens: record.request.max_tokens,
-        age: now.duration_since(record.request.arrived),
+        max_tokens: record.max_tokens,
+        age: now.duration_since(record.arrived),
     }
 }

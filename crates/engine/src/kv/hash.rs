@@ -262,6 +262,7 @@ impl BlockHasher {
                 lookahead: self.config.lookahead,
                 lora: extras.lora.as_ref().map(|lora| (lora.id, Arc::clone(&lora.name))),
                 tokens: Vec::with_capacity(tokens),
+                keys: Vec::with_capacity(tokens / self.config.block_size as usize),
                 ..PlannedKvBlocks::default()
             },
             buf: Vec::new(),

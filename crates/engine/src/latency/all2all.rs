@@ -16,8 +16,10 @@ impl All2AllBackend {
     /// Returns the kind of kernels that a value of `--all2all-backend` selects.
     pub fn from_all2all_backend_flag(flag_value: &str) -> Self {
         match flag_value {
-            "deepep_low_latency" | "nixl_ep" => Self::LowLatency,
-            "deepep_high_throughput" | "mori" | "flashinfer_all2allv" => Self::HighThroughput,
+            "deepep_low_latency" | "mori_low_latency" | "nixl_ep" => Self::LowLatency,
+            "deepep_high_throughput" | "mori_high_throughput" | "flashinfer_all2allv" => {
+                Self::HighThroughput
+            }
             name if name.starts_with("flashinfer_nvlink") => Self::HighThroughput,
             _ => Self::AllGatherReduceScatter,
         }

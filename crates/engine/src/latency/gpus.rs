@@ -134,7 +134,7 @@ const fn with_flash_attention(flash_attention: u32, sheet: Gpu) -> Gpu {
 }
 
 const H100: Gpu = Gpu {
-    gemm: kernel_efficiency(3.9, 0.924, 0.70),
+    gemm: kernel_efficiency(3.9, 0.933, 0.70),
     experts: with_hopper_mxfp4_efficiency(DEFAULT_EXPERT_EFFICIENCY),
     gemm_fp8: kernel_efficiency(7.8, 0.909, 0.538),
     gemm_fp8_block: kernel_efficiency(29.8, 0.73, 0.29),
@@ -175,7 +175,7 @@ const H200: Gpu = Gpu {
 };
 
 const A100: Gpu = Gpu {
-    gemm: kernel_efficiency(6.2, 0.758, 0.518),
+    gemm: kernel_efficiency(6.2, 0.766, 0.518),
     decode_attention: (26.3, 0.838),
     prefill_attention: (23.2, 0.467),
     all_reduce: all_reduce::A100_ALL_REDUCE,
@@ -191,7 +191,7 @@ const A100: Gpu = Gpu {
 };
 
 const L40S: Gpu = Gpu {
-    gemm: kernel_efficiency(0.0, 0.800, 0.501),
+    gemm: kernel_efficiency(0.0, 0.808, 0.501),
     gemm_fp8: kernel_efficiency(3.0, 0.701, 0.419),
     decode_attention: (13.2, 0.899),
     prefill_attention: (12.8, 0.408),

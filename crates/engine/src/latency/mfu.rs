@@ -136,8 +136,8 @@ impl MfuStepTokens {
     }
 
     /// Adds the decode of `tokens` output tokens of a sequence with `context` tokens.
-    pub fn add_decode(&mut self, tokens: u32, context: u32) {
-        let (tokens, context) = (f64::from(tokens), f64::from(context));
+    pub fn add_decode(&mut self, tokens: u32, context: f64) {
+        let tokens = f64::from(tokens);
         self.decode += tokens;
         self.decode_context += tokens * context;
         self.products += tokens * context;
@@ -165,7 +165,7 @@ mod tests {
         let cost = |tensor: u32, pipeline: u32| {
             let model = MfuWorkModel::new(&shape, (tensor, pipeline, 1), (WIDE, WIDE));
             let mut load = MfuStepTokens::default();
-            load.add_decode(1, 1);
+            load.add_decode(1, 1.0);
             model.step_flops_read_written_bytes(&load)
         };
         let [flops, read, written] = cost(1, 1);

@@ -49,7 +49,7 @@ pub use host_link::HostLinkBandwidth;
 pub use kv_cache_plan::{KvCachePlan, kv_bytes_per_value};
 pub use memory::{KvCacheMemory, WeightShardingRanks, lora_slot_bytes};
 pub use mfu::{MfuStepTokens, MfuWorkModel};
-pub use models::{known_model_names, known_model_shape};
+pub use models::{default_context_tokens, known_model_names, known_model_shape};
 pub use polynomial::PolynomialStepTime;
 pub use profile_run::ProfileRun;
 pub use quantization::{ModelQuantization, QuantizationScheme, checkpoint_kv_cache_dtype};

@@ -159,18 +159,18 @@ static KNOWN_MODELS: &[KnownModel] = &[
     with_experts(dense_model("mixtral-8x7b", (4096, 32), (32, 8, 128), (14336, 32000), 32768), (8, 2), (14336, 0), 32),
     with_experts(dense_model("mixtral-8x22b", (6144, 56), (48, 8, 128), (16384, 32768), 65536), (8, 2), (16384, 0), 56),
     // Qwen
-    with_tied_embeddings(dense_model("qwen2-0.5b", (896, 24), (14, 2, 64), (4864, 151936), 32768)),
-    with_tied_embeddings(dense_model("qwen2-1.5b", (1536, 28), (12, 2, 128), (8960, 151936), 32768)),
-    dense_model("qwen2-7b", (3584, 28), (28, 4, 128), (18944, 152064), 32768),
-    dense_model("qwen2-72b", (8192, 80), (64, 8, 128), (29568, 152064), 32768),
-    with_experts(dense_model("qwen2-57b-a14b", (3584, 28), (28, 4, 128), (18944, 151936), 32768), (64, 8), (2560, 20480), 28),
+    with_tied_embeddings(dense_model("qwen2-0.5b", (896, 24), (14, 2, 64), (4864, 151936), 131072)),
+    with_tied_embeddings(dense_model("qwen2-1.5b", (1536, 28), (12, 2, 128), (8960, 151936), 131072)),
+    dense_model("qwen2-7b", (3584, 28), (28, 4, 128), (18944, 152064), 131072),
+    dense_model("qwen2-72b", (8192, 80), (64, 8, 128), (29568, 152064), 131072),
+    with_experts(dense_model("qwen2-57b-a14b", (3584, 28), (28, 4, 128), (18944, 151936), 131072), (64, 8), (2560, 20480), 28),
     with_tied_embeddings(dense_model("qwen2.5-0.5b", (896, 24), (14, 2, 64), (4864, 151936), 32768)),
-    with_tied_embeddings(dense_model("qwen2.5-1.5b", (1536, 28), (12, 2, 128), (8960, 151936), 32768)),
+    with_tied_embeddings(dense_model("qwen2.5-1.5b", (1536, 28), (12, 2, 128), (8960, 151936), 131072)),
     with_tied_embeddings(dense_model("qwen2.5-3b", (2048, 36), (16, 2, 128), (11008, 151936), 32768)),
-    dense_model("qwen2.5-7b", (3584, 28), (28, 4, 128), (18944, 152064), 32768),
-    dense_model("qwen2.5-14b", (5120, 48), (40, 8, 128), (13824, 152064), 32768),
-    dense_model("qwen2.5-32b", (5120, 64), (40, 8, 128), (27648, 152064), 32768),
-    dense_model("qwen2.5-72b", (8192, 80), (64, 8, 128), (29568, 152064), 32768),
+    dense_model("qwen2.5-7b", (3584, 28), (28, 4, 128), (18944, 152064), 131072),
+    dense_model("qwen2.5-14b", (5120, 48), (40, 8, 128), (13824, 152064), 131072),
+    dense_model("qwen2.5-32b", (5120, 64), (40, 8, 128), (27648, 152064), 131072),
+    dense_model("qwen2.5-72b", (8192, 80), (64, 8, 128), (29568, 152064), 131072),
     with_tied_embeddings(dense_model("qwen2.5-coder-0.5b", (896, 24), (14, 2, 64), (4864, 151936), 32768)),
     with_tied_embeddings(dense_model("qwen2.5-coder-1.5b", (1536, 28), (12, 2, 128), (8960, 151936), 32768)),
     with_tied_embeddings(dense_model("qwen2.5-coder-3b", (2048, 36), (16, 2, 128), (11008, 151936), 32768)),
@@ -180,7 +180,7 @@ static KNOWN_MODELS: &[KnownModel] = &[
     with_tied_embeddings(dense_model("qwen2.5-vl-3b", (2048, 36), (16, 2, 128), (11008, 151936), 128000)),
     dense_model("qwen2.5-vl-7b", (3584, 28), (28, 4, 128), (18944, 152064), 128000),
     dense_model("qwen2.5-vl-72b", (8192, 80), (64, 8, 128), (29568, 152064), 128000),
-    dense_model("qwq-32b", (5120, 64), (40, 8, 128), (27648, 152064), 131072),
+    dense_model("qwq-32b", (5120, 64), (40, 8, 128), (27648, 152064), 40960),
     dense_model("deepseek-r1-distill-qwen-1.5b", (1536, 28), (12, 2, 128), (8960, 151936), 131072),
     dense_model("deepseek-r1-distill-qwen-7b", (3584, 28), (28, 4, 128), (18944, 152064), 131072),
     dense_model("deepseek-r1-distill-qwen-14b", (5120, 48), (40, 8, 128), (13824, 152064), 131072),
@@ -220,7 +220,7 @@ static KNOWN_MODELS: &[KnownModel] = &[
     // DeepSeek and derived models
     with_latent_attention(with_experts(dense_model("deepseek-v2-lite", (2048, 27), (16, 16, 128), (10944, 102400), 163840), (64, 6), (1408, 2816), 26), 0),
     with_latent_attention(with_experts(dense_model("deepseek-v2", (5120, 60), (128, 128, 128), (12288, 102400), 163840), (160, 6), (1536, 3072), 59), 1536),
-    with_latent_attention(with_experts(dense_model("deepseek-v2.5", (5120, 60), (128, 128, 128), (12288, 102400), 8192), (160, 6), (1536, 3072), 59), 1536),
+    with_latent_attention(with_experts(dense_model("deepseek-v2.5", (5120, 60), (128, 128, 128), (12288, 102400), 163840), (160, 6), (1536, 3072), 59), 1536),
     with_quantization(with_latent_attention(with_experts(dense_model("deepseek-v3", (7168, 61), (128, 128, 128), (18432, 129280), 163840), (256, 8), (2048, 2048), 58), 1536),
         ModelQuantization::for_all_weights(QuantizationScheme::Fp8Block)),
     with_quantization(with_latent_attention(with_experts(dense_model("deepseek-v3.1", (7168, 61), (128, 128, 128), (18432, 129280), 163840), (256, 8), (2048, 2048), 58), 1536),
@@ -256,6 +256,43 @@ static KNOWN_MODELS: &[KnownModel] = &[
     with_ungated_mlp(dense_model("falcon-40b", (8192, 60), (128, 8, 64), (32768, 65024), 2048)),
 ];
 
+/// Context lengths, in tokens, of repositories that share the layer sizes of a built-in model but
+/// have another `max_position_embeddings`. A longer name follows the names that it contains.
+///
+/// **Source:** the `config.json` of each repository.
+const CONTEXT_LENGTHS_OF_VARIANTS: [(&str, u32); 23] = [
+    // The base models of Qwen2 and Qwen2.5 allow more.
+    ("qwen2-0.5b-instruct", 32_768),
+    ("qwen2-1.5b-instruct", 32_768),
+    ("qwen2-7b-instruct", 32_768),
+    ("qwen2-72b-instruct", 32_768),
+    ("qwen2-57b-a14b-instruct", 32_768),
+    ("qwen2.5-1.5b-instruct", 32_768),
+    ("qwen2.5-7b-instruct", 32_768),
+    ("qwen2.5-14b-instruct", 32_768),
+    ("qwen2.5-32b-instruct", 32_768),
+    ("qwen2.5-72b-instruct", 32_768),
+    ("qwen2.5-7b-instruct-1m", 1_010_000),
+    ("qwen2.5-14b-instruct-1m", 1_010_000),
+    ("qwq-32b-preview", 32_768),
+    ("qwen3-4b-instruct-2507", 262_144),
+    ("qwen3-4b-thinking-2507", 262_144),
+    ("qwen3-235b-a22b-instruct-2507", 262_144),
+    ("qwen3-235b-a22b-thinking-2507", 262_144),
+    ("phi-4-reasoning", 32_768),
+    ("kimi-k2-instruct-0905", 262_144),
+    ("kimi-k2-thinking", 262_144),
+    ("yi-6b-200k", 200_000),
+    ("yi-34b-200k", 200_000),
+    ("nemotron-h-8b-reasoning-128k", 131_072),
+];
+/// Names of the built-in models with LongRoPE.
+const LONG_ROPE_MODELS: [&str; 5] =
+    ["phi-3-mini-128k", "phi-3-medium-128k", "phi-3.5-mini", "phi-3.5-moe", "phi-4-mini"];
+/// Context length of the models in [`LONG_ROPE_MODELS`] before scaling, in tokens
+/// (`original_max_position_embeddings`).
+const LONG_ROPE_ORIGINAL_TOKENS: u32 = 4096;
+
 /// Returns the names of the models with built-in layer sizes.
 pub fn known_model_names() -> impl Iterator<Item = &'static str> {
     KNOWN_MODELS.iter().map(|known| known.name)
@@ -264,13 +301,13 @@ pub fn known_model_names() -> impl Iterator<Item = &'static str> {
 /// Returns the layer sizes of a known repository (`meta-llama/Llama-3.1-8B-Instruct`) by its
 /// longest matching name. Words such as `FP8` or `AWQ` set the quantization.
 pub fn known_model_shape(repo: &str) -> Option<ModelShape> {
-    let name = repo.rsplit('/').next().unwrap_or(repo).to_ascii_lowercase();
-    let name = name.replace('_', "-");
-    let known = KNOWN_MODELS
-        .iter()
-        .filter(|known| contains_word(&name, known.name))
-        .max_by_key(|known| known.name.len())?;
+    let name = repository_name(repo);
+    let known = find_known_model(&name)?;
     let mut shape = known.shape.clone();
+    let variants = &CONTEXT_LENGTHS_OF_VARIANTS;
+    if let Some((_, tokens)) = variants.iter().rfind(|(it, _)| contains_word(&name, it)) {
+        shape.max_context = *tokens;
+    }
     shape.qk_norm =
         ["qwen3", "gemma-3", "minimax-m2"].iter().any(|family| known.name.starts_with(family));
     if let Some(moe) = &mut shape.moe {
@@ -284,6 +321,30 @@ pub fn known_model_shape(repo: &str) -> Option<ModelShape> {
             || (shape.mla.is_some() && quantization.scheme == QuantizationScheme::Fp4);
     }
     Some(shape)
+}
+
+/// Returns the context length with which vLLM serves a known repository by default, in tokens.
+///
+/// With LongRoPE it is the length before scaling, although the model allows more.
+///
+/// **Source:** vLLM 0.33 `vllm/config/model.py`, `_get_and_verify_max_len`.
+pub fn default_context_tokens(repo: &str) -> Option<u32> {
+    let is_long_rope = LONG_ROPE_MODELS.contains(&find_known_model(&repository_name(repo))?.name);
+    match is_long_rope {
+        true => Some(LONG_ROPE_ORIGINAL_TOKENS),
+        false => known_model_shape(repo).map(|shape| shape.max_context),
+    }
+}
+
+/// Returns the last part of a repository's name in lower case, with hyphens for underscores.
+fn repository_name(repo: &str) -> String {
+    let name = repo.rsplit('/').next().unwrap_or(repo).to_ascii_lowercase();
+    name.replace('_', "-")
+}
+
+fn find_known_model(name: &str) -> Option<&'static KnownModel> {
+    let known = KNOWN_MODELS.iter().filter(|known| contains_word(name, known.name));
+    known.max_by_key(|known| known.name.len())
 }
 
 fn contains_word(text: &str, word: &str) -> bool {
@@ -334,6 +395,27 @@ mod tests {
         assert_eq!(scheme("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8"), QuantizationScheme::Fp8Block);
         assert_eq!(scheme("RedHatAI/Qwen3-32B-FP8-dynamic"), QuantizationScheme::Fp8);
         assert_eq!(scheme("nvidia/Qwen3-32B-FP8"), QuantizationScheme::Fp8);
+    }
+
+    #[test]
+    fn repository_names_select_the_context_length() {
+        let lengths = [
+            ("meta-llama/Llama-3.1-8B-Instruct", Some(131_072)),
+            ("meta-llama/Llama-2-7b-chat-hf", Some(4096)),
+            ("Qwen/Qwen2.5-7B", Some(131_072)),
+            ("Qwen/Qwen2.5-7B-Instruct-AWQ", Some(32_768)),
+            ("Qwen/Qwen2.5-7B-Instruct-1M", Some(1_010_000)),
+            ("Qwen/Qwen3-235B-A22B", Some(40_960)),
+            ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", Some(262_144)),
+            ("deepseek-ai/DeepSeek-V3", Some(163_840)),
+            ("microsoft/Phi-4-mini-instruct", Some(4096)),
+            ("somebody/else", None),
+        ];
+        assert_eq!(lengths.map(|(repo, _)| (repo, default_context_tokens(repo))), lengths);
+        assert_eq!(
+            known_model_shape("microsoft/Phi-4-mini-instruct").unwrap().max_context,
+            131_072
+        );
     }
 
     #[test]

@@ -132,14 +132,14 @@ impl ModelQuantization {
     pub fn from_quantization_flag(quantization: &str) -> Option<Self> {
         let scheme = match quantization {
             "none" => QuantizationScheme::None,
-            "fp8" | "fbgemm_fp8" | "modelopt" | "ptpc_fp8" => QuantizationScheme::Fp8,
-            "fp8_block" | "deepgemm" => QuantizationScheme::Fp8Block,
+            "fp8" | "fbgemm_fp8" | "modelopt" | "ptpc_fp8" | "fp8_per_tensor"
+            | "fp8_per_channel" => QuantizationScheme::Fp8,
+            "fp8_block" | "deepgemm" | "fp8_per_block" => QuantizationScheme::Fp8Block,
             "int8" | "experts_int8" => QuantizationScheme::Int8,
-            "awq" | "gptq" | "awq_marlin" | "gptq_marlin" | "bitsandbytes" | "int4" => {
-                QuantizationScheme::Int4
-            }
-            "mxfp4" => QuantizationScheme::Mxfp4,
-            "modelopt_fp4" | "nvfp4" | "fp4" => QuantizationScheme::Fp4,
+            "awq" | "gptq" | "awq_marlin" | "gptq_marlin" | "auto_awq" | "auto_gptq"
+            | "bitsandbytes" | "int4" => QuantizationScheme::Int4,
+            "mxfp4" | "gpt_oss_mxfp4" => QuantizationScheme::Mxfp4,
+            "modelopt_fp4" | "nvfp4" | "nvfp4_per_token" | "fp4" => QuantizationScheme::Fp4,
             _ => return None,
         };
         Some(Self::for_all_weights(scheme))

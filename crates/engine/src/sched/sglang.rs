@@ -219,7 +219,8 @@ impl SglangScheduler {
         report_rejected(&mut pass, now, out);
         let prompt_tokens = pass.prompt_tokens;
         let begun = pass.begun;
-        out.push_back((now, SchedulerEvent::Step { begun, prompt_tokens, output_tokens }));
+        let event = SchedulerEvent::Step { begun, prompt_tokens, output_tokens, count: 1 };
+        out.push_back((now, event));
         pass.clear();
         self.spare = pass;
         if std::mem::take(&mut self.retracts_all) {

@@ -201,7 +201,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     fn schedule_steps(&mut self, now: SimTime, out: &mut Outbox) {
         self.before_inputs.step = None;
-        self.cadence.is_awake = self.has_sequences_before(u64::MAX);
+        self.cadence.is_awake = self.config.lock_step && self.has_sequences_before(u64::MAX);
         if self.flight.is_empty() && !self.reports.failed_loads.is_empty() {
             self.publish_kv_events_between_steps(now, out);
         }
@@ -298,7 +298,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             self.expire_block_leases(now);
             let prompt_tokens = step.prompt_tokens;
             let begun = step.begun;
-            let event = SchedulerEvent::Step { begun, prompt_tokens, output_tokens };
+            let count = step.repeats + 1;
+            let event = SchedulerEvent::Step { begun, prompt_tokens, output_tokens, count };
             out.push_back((now, event));
             self.record_processed_step(now, out, before);
         }

@@ -304,7 +304,7 @@ fn check_event_log(
                 life.started = Some(*at);
                 life.runs = true;
             }
-            SchedulerEvent::Tokens { id, n } => {
+            SchedulerEvent::Tokens { id, n } | SchedulerEvent::Decoded { id, n } => {
                 let life = lives.get_mut(&id.0).unwrap();
                 let lives = life.started.is_some() && life.ended.is_none();
                 prop_assert!(lives, "{:?}", event);
@@ -331,9 +331,6 @@ fn check_event_log(
             }
             SchedulerEvent::Leased { id, blocks } => {
                 prop_assert!(lives[&id.0].ended.is_none() && !blocks.is_empty());
-            }
-            SchedulerEvent::Decoded { .. } => {
-                prop_assert!(false, "nobody asked for run lengths");
             }
             SchedulerEvent::Drafts { proposed, accepted, .. } => {
                 prop_assert!(accepted <= proposed && *proposed > 0)

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use vllm_sim_engine::SimTime;
 use vllm_sim_engine::driver::{
-    EngineObserver, LiveEngine, LiveRankGroup, LiveSequencesSnapshot, PlannedFinishReason,
-    RequestInfo, SequencePhase, SequenceRecord, TimerThreadSettings,
+    EngineObserver, LiveEngine, LiveRankGroup, LiveSequencesSnapshot, SequencePhase,
+    SequenceRecord, TimerThreadSettings,
 };
 use vllm_sim_engine::latency::{LatencyModel, PolynomialStepTime, SimulationSpeedFactors};
 use vllm_sim_engine::sched::pool::{SlotScheduler, SlotSchedulerConfig};
@@ -45,7 +45,7 @@ struct RecordingObserver {
 }
 
 fn number(record: &SequenceRecord) -> u64 {
-    record.request.id.parse().unwrap()
+    record.request_id.parse().unwrap()
 }
 
 impl EngineObserver for RecordingObserver {
@@ -62,7 +62,7 @@ impl EngineObserver for RecordingObserver {
         _: SimTime,
     ) {
         match event {
-            SchedulerEvent::Tokens { n, .. } => {
+            SchedulerEvent::Tokens { n, .. } | SchedulerEvent::Decoded { n, .. } => {
                 let now = self.epoch.elapsed();
                 let mut heard = self.heard.lock().unwrap();
                 heard.tokens.push((at, number(record), *n));
@@ -85,21 +85,10 @@ fn sequence(number: u64) -> Sequence {
     Sequence::new(SeqId(number), prompt, output)
 }
 
-fn submission(number: u64, now: SimTime) -> (Sequence, RequestInfo) {
+fn submission(number: u64, now: SimTime) -> (Sequence, SequenceRecord) {
     let sequence = sequence(number);
-    let request = RequestInfo {
-        id: number.to_string().into(),
-        arrived: now,
-        max_tokens: sequence.output,
-        limited: true,
-        finish: PlannedFinishReason::Length,
-        lora: None,
-        parent: None,
-        kv_source: None,
-        span: None,
-        plan: None,
-    };
-    (sequence, request)
+    let record = SequenceRecord::new(number.to_string().into(), now, &sequence);
+    (sequence, record)
 }
 
 /// Runs waves of requests on a real clock: the next one starts when the last has ended.
@@ -175,7 +164,9 @@ fn compare_recorded_events(name: &str, mut live: RecordedEvents, engine: &mut dy
     let virtual_tokens: Tokens = log
         .into_iter()
         .filter_map(|(at, event)| match event {
-            SchedulerEvent::Tokens { id, n } => Some((at, id.0, n)),
+            SchedulerEvent::Tokens { id, n } | SchedulerEvent::Decoded { id, n } => {
+                Some((at, id.0, n))
+            }
             _ => None,
         })
         .collect();
@@ -298,7 +289,7 @@ impl EngineObserver for TokenTally {
         record: &SequenceRecord,
         _: SimTime,
     ) {
-        if let SchedulerEvent::Tokens { n, .. } = event {
+        if let SchedulerEvent::Tokens { n, .. } | SchedulerEvent::Decoded { n, .. } = event {
             let mut counts = self.0.lock().unwrap();
             counts.0 += n;
             assert_eq!(record.output, counts.0, "the record is up to date");
@@ -306,8 +297,8 @@ impl EngineObserver for TokenTally {
     }
 
     fn on_engine_event(&mut self, _: SimTime, event: &SchedulerEvent) {
-        if matches!(event, SchedulerEvent::Step { .. }) {
-            self.0.lock().unwrap().1 += 1;
+        if let SchedulerEvent::Step { count, .. } = event {
+            self.0.lock().unwrap().1 += count;
         }
     }
 

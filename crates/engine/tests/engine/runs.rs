@@ -167,7 +167,7 @@ fn event_log(spec: SchedulerSpec, inputs: &[(u64, Input)], times: InputTimes) ->
     loop {
         let due = inputs.peek().map(|(at, _)| SimTime::from_millis(*at));
         let Some(now) = [due, engine.next_wakeup()].into_iter().flatten().min() else {
-            return out.into();
+            return single_steps(out);
         };
         match times {
             InputTimes::BetweenSteps => engine.advance(now, &mut out),
@@ -187,6 +187,36 @@ fn event_log(spec: SchedulerSpec, inputs: &[(u64, Input)], times: InputTimes) ->
             }
         }
     }
+}
+
+/// Replaces the events of several steps of an instant by those of single steps.
+fn single_steps(out: Outbox) -> Log {
+    let mut log = Log::new();
+    for (at, event) in out {
+        let SchedulerEvent::Step { begun, prompt_tokens, output_tokens, count: count @ 2.. } =
+            event
+        else {
+            log.push((at, event));
+            continue;
+        };
+        let is_decoded = |(_, event): &_| matches!(event, SchedulerEvent::Decoded { .. });
+        let from = log.iter().rposition(|event| !is_decoded(event)).map_or(0, |last| last + 1);
+        let tokens: Vec<_> = log
+            .drain(from..)
+            .map(|(at, event)| match event {
+                SchedulerEvent::Decoded { id, n } if n == count => {
+                    (at, SchedulerEvent::Tokens { id, n: 1 })
+                }
+                other => panic!("{other:?} before {count} steps"),
+            })
+            .collect();
+        for _ in 0..count {
+            log.extend(tokens.iter().cloned());
+            let step = SchedulerEvent::Step { begun, prompt_tokens, output_tokens, count: 1 };
+            log.push((at, step));
+        }
+    }
+    log
 }
 
 fn play(

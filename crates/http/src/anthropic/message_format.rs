@@ -5,8 +5,8 @@
 
 use crate::dialect::ResponseFieldSet;
 use crate::json;
-use crate::openai::response_shape::NullMemberHandling;
-use crate::openai::response_shape::{ResponseShape, TokenCounts};
+use crate::openai::response_settings::NullMemberHandling;
+use crate::openai::response_settings::{ResponseSettings, TokenCounts};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_service::ReplyChoice;
 use vllm_sim_service::generate::{OutputEndReason, StopReason};
@@ -26,7 +26,7 @@ pub(super) enum CachedTokenReporting {
 }
 
 impl CachedTokenReporting {
-    pub(super) fn from_response_shape(shape: &ResponseShape) -> Self {
+    pub(super) fn from_response_settings(shape: &ResponseSettings) -> Self {
         if shape.prompt_details { Self::Shown } else { Self::LeftOut }
     }
 }
@@ -85,15 +85,13 @@ fn write_stop_members(
     };
     let before = out.len();
     if nulls || reason.is_some() {
-        out.push_str("\"stop_reason\":");
-        json::write_optional_json_string(out, reason);
+        json::write_member(out, "\"stop_reason\":", reason);
     }
     if nulls || sequence.is_some() {
         if out.len() > before {
             out.push(',');
         }
-        out.push_str("\"stop_sequence\":");
-        json::write_optional_json_string(out, sequence);
+        json::write_member(out, "\"stop_sequence\":", sequence);
     }
 }
 
@@ -102,15 +100,11 @@ fn write_stop_members(
 fn write_usage(out: &mut String, counts: TokenCounts, cache: CachedTokenReporting) {
     let details = cache == CachedTokenReporting::Shown;
     let cached = if details { counts.cached + counts.created } else { 0 };
-    out.push_str("{\"input_tokens\":");
-    json::write_json_int(out, counts.prompt_tokens.saturating_sub(cached));
-    out.push_str(",\"output_tokens\":");
-    json::write_json_int(out, counts.completion);
+    json::write_member(out, "{\"input_tokens\":", counts.prompt_tokens.saturating_sub(cached));
+    json::write_member(out, ",\"output_tokens\":", counts.completion);
     if details {
-        out.push_str(",\"cache_creation_input_tokens\":");
-        json::write_json_int(out, counts.created);
-        out.push_str(",\"cache_read_input_tokens\":");
-        json::write_json_int(out, counts.cached);
+        json::write_member(out, ",\"cache_creation_input_tokens\":", counts.created);
+        json::write_member(out, ",\"cache_read_input_tokens\":", counts.cached);
     }
     out.push('}');
 }
@@ -128,16 +122,14 @@ fn write_llmd_stop_members(
         _ if message.called => "tool_use",
         _ => "end_turn",
     };
-    out.push_str("\"stop_reason\":");
-    json::write_json_string(out, reason);
+    json::write_member(out, "\"stop_reason\":", reason);
     out.push_str(",\"stop_sequence\":null");
 }
 
 /// Appends the usage object of an Anthropic message as llm-d-inference-sim does: the whole prompt
 /// as input, and zero cached tokens.
 fn write_llmd_usage(out: &mut String, counts: TokenCounts, _cache: CachedTokenReporting) {
-    out.push_str("{\"input_tokens\":");
-    json::write_json_int(out, counts.prompt_tokens);
+    json::write_member(out, "{\"input_tokens\":", counts.prompt_tokens);
     out.push_str(
         ",\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":0,\"output_tokens\":",
     );
@@ -146,7 +138,6 @@ fn write_llmd_usage(out: &mut String, counts: TokenCounts, _cache: CachedTokenRe
 }
 
 fn write_llmd_last_usage(out: &mut String, counts: TokenCounts, _cache: CachedTokenReporting) {
-    out.push_str("{\"output_tokens\":");
-    json::write_json_int(out, counts.completion);
+    json::write_member(out, "{\"output_tokens\":", counts.completion);
     out.push('}');
 }

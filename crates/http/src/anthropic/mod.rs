@@ -20,7 +20,7 @@ use self::message_format::AnthropicMessageFormat;
 use self::render::{AnthropicMessageStream, anthropic_error_event, anthropic_message_json};
 use super::app::App;
 use super::dialect::ApiEndpoint;
-use super::generation::{self, GenerationRequestBody, ParsedRequestBody, RejectedGeneration};
+use super::generation::{self, GenerationRequestBody};
 use super::{error, transfer};
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
@@ -28,8 +28,10 @@ use crate::openai::chat;
 use crate::request_head::request_id;
 use crate::stream;
 use vllm_sim_observe::metrics::ToolParserMode;
+use vllm_sim_service::RejectedRequest;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_wire::anthropic::{CountTokensRequest, MessagesRequest};
+use vllm_sim_wire::body::{read_body_within_bounds, validate_and_read_body};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 
@@ -38,7 +40,7 @@ impl GenerationRequestBody for MessagesRequest {
     const TEXT_MEMBERS: &[&str] = &["messages", "system", "tools"];
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        Self::parse_messages_request(body, bounds)
+        read_body_within_bounds(body, bounds)
     }
 
     fn model(&self) -> Option<&str> {
@@ -53,9 +55,8 @@ pub(super) async fn create_anthropic_message(
     let value = received.parse_dialect_json(&app)?;
     let threshold = transfer::cache_hit_threshold(&app, &received.headers, &value);
     // Errors of bodies that do not parse keep OpenAI's envelope.
-    let read =
-        ParsedRequestBody::parse_generation_request_body(&app, &received, Cow::Owned(value))?;
-    let answer = answer_message(&app, &received, read, threshold).await;
+    let request = generation::parse_generation_request_body(&app, &received, Cow::Owned(value))?;
+    let answer = answer_message(&app, &received, request, threshold).await;
     Ok(answer.unwrap_or_else(|fault| app.dialect.message_error_response(&fault, app.version)))
 }
 
@@ -64,9 +65,9 @@ pub(super) async fn count_message_tokens(
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
-    let request = CountTokensRequest::parse_count_tokens_request(&value)?;
+    let request = validate_and_read_body::<CountTokensRequest>(&value)?;
     let count = async {
-        generation::resolve_model_target(&app, Some(&request.model))?;
+        generation::resolve_model_without_faults(&app, Some(&request.model))?;
         received.check_prompt_encodable(MessagesRequest::TEXT_MEMBERS)?;
         let mut request = chat_conversion::chat_request_for_count_tokens(&app, &request)?;
         request.validate_without_prompt(&app.rules.limits)?;
@@ -89,28 +90,28 @@ pub(super) async fn count_message_tokens(
 async fn answer_message(
     app: &Arc<App>,
     received: &RawRequest,
-    read: ParsedRequestBody<MessagesRequest>,
+    message: Box<MessagesRequest>,
     threshold: Option<f64>,
 ) -> Result<Response<Body>, Fault> {
-    let stream = read.request.stream.unwrap_or(false);
-    let mut request = chat_conversion::to_chat_request(app, &read.request)?;
-    let (_, resolved) = read.into_body_and_model(app, received)?;
+    let stream = message.stream.unwrap_or(false);
+    let mut request = chat_conversion::to_chat_request(app, &message)?;
+    let lora = generation::resolve_request_model(app, received, &*message)?;
     let dialect = app.dialect;
-    let id = request_id(dialect.message_id_prefix(), &received.headers, None);
+    let id = request_id(dialect.properties().message_id_prefix, &received.headers, None);
     let requests = std::slice::from_mut(&mut request);
-    let started =
-        chat::start_chat_generation(app, received, requests, resolved, id, threshold).await;
-    let (mut chat, reply) = match started
-        .map_err(|refused| refused.with_stream_error_reporting(dialect.late_error_reporting()))
-    {
-        Ok(started) => started,
-        Err(RejectedGeneration::Late { fault, .. }) if stream => {
-            return Ok(failed_message_stream(app, &fault));
-        }
-        Err(refused) => return Err(refused.into()),
-    };
+    let started = chat::start_chat_generation(app, received, requests, lora, id, threshold).await;
+    let late = dialect.properties().late_error_reporting;
+    let (mut chat, reply) =
+        match started.map_err(|refused| generation::with_stream_error_reporting(refused, late)) {
+            Ok(started) => started,
+            Err(RejectedRequest { error, late: Some(_) }) if stream => {
+                return Ok(failed_message_stream(app, &error));
+            }
+            Err(refused) => return Err(refused.error),
+        };
     chat.call_ids = dialect.id_format().tool_call_ids("toolu_");
-    let form = AnthropicMessageFormat::message_format_for_fields(dialect.response_field_set());
+    let form =
+        AnthropicMessageFormat::message_format_for_fields(dialect.properties().response_field_set);
     if stream {
         let render = AnthropicMessageStream::new(chat, form, reply.prompt_token_count());
         return Ok(stream::stream_reply_without_keep_alive(app, received, reply, render).await);

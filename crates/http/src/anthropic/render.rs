@@ -8,10 +8,10 @@ use super::message_format::{
 };
 use crate::error;
 use crate::json;
-use crate::openai::chat_stream::ChatResponseSettings;
-use crate::openai::response_shape::NullMemberHandling;
-use crate::openai::response_shape::{TokenCounts, end_reason_of_choice};
-use crate::stream::{ChoiceStreamStep, StreamRenderer, for_each_output_channel_text};
+use crate::openai::chat_stream::ChatRenderer;
+use crate::openai::response_settings::NullMemberHandling;
+use crate::openai::response_settings::{TokenCounts, end_reason_of_choice};
+use crate::stream::{StreamRenderer, for_each_output_channel_text};
 use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
@@ -31,24 +31,21 @@ fn random_signature() -> String {
 
 /// Returns the JSON body of a finished Anthropic message.
 pub(super) fn anthropic_message_json(
-    chat: &ChatResponseSettings,
+    chat: &ChatRenderer,
     form: &AnthropicMessageFormat,
     reply: &Reply,
 ) -> String {
     let view = &chat.view;
     let mut out = String::with_capacity(512);
-    out.push_str("{\"id\":");
-    json::write_json_string(&mut out, &view.id);
+    json::write_member(&mut out, "{\"id\":", &view.id);
     out.push_str(",\"type\":\"message\",\"role\":\"assistant\",\"content\":[");
     let choice = &reply.choices[0];
     let start = out.len();
     let released = choice.released_tokens();
     let reasoning = choice.script.channel_text(OutputChannel::Reasoning, released);
     if !reasoning.is_empty() {
-        out.push_str("{\"type\":\"thinking\",\"thinking\":");
-        json::write_json_string(&mut out, &reasoning);
-        out.push_str(",\"signature\":");
-        json::write_json_string(&mut out, &random_signature());
+        json::write_member(&mut out, "{\"type\":\"thinking\",\"thinking\":", &reasoning);
+        json::write_member(&mut out, ",\"signature\":", &random_signature());
         out.push('}');
     }
     let separate = |out: &mut String| {
@@ -60,22 +57,19 @@ pub(super) fn anthropic_message_json(
     let calls = chat.tool_calls_in_released_tokens(choice, released);
     if !content.is_empty() || (reasoning.is_empty() && calls.is_empty()) {
         separate(&mut out);
-        out.push_str("{\"type\":\"text\",\"text\":");
-        json::write_json_string(&mut out, &content);
+        json::write_member(&mut out, "{\"type\":\"text\",\"text\":", &content);
         out.push('}');
     }
     for (index, (name, arguments)) in calls.iter().enumerate() {
         separate(&mut out);
         out.push_str("{\"type\":\"tool_use\",\"id\":");
         json::write_json_string(&mut out, &chat.call_ids.tool_call_id(0, index));
-        out.push_str(",\"name\":");
-        json::write_json_string(&mut out, name);
+        json::write_member(&mut out, ",\"name\":", name);
         out.push_str(",\"input\":");
         out.push_str(complete_json_object(arguments).unwrap_or("{}"));
         out.push('}');
     }
-    out.push_str("],\"model\":");
-    json::write_json_string(&mut out, &view.model);
+    json::write_member(&mut out, "],\"model\":", &view.model);
     let before = out.len();
     out.push(',');
     let end = AnthropicStopReasonInputs {
@@ -91,7 +85,7 @@ pub(super) fn anthropic_message_json(
     (form.usage)(
         &mut out,
         TokenCounts::count_reply_tokens(reply),
-        CachedTokenReporting::from_response_shape(view),
+        CachedTokenReporting::from_response_settings(view),
     );
     end_with_kv_transfer_params(&mut out, chat);
     out
@@ -99,7 +93,7 @@ pub(super) fn anthropic_message_json(
 
 /// Ends the JSON of an Anthropic message, and appends its KV transfer parameters
 /// (`kv_transfer_params`) if it has any.
-fn end_with_kv_transfer_params(out: &mut String, chat: &ChatResponseSettings) {
+fn end_with_kv_transfer_params(out: &mut String, chat: &ChatRenderer) {
     let view = &chat.view;
     if view.kv_transfer_params.is_some() {
         out.push_str(",\"kv_transfer_params\":");
@@ -127,7 +121,7 @@ enum OpenBlock {
 }
 
 pub(super) struct AnthropicMessageStream {
-    chat: Box<ChatResponseSettings>,
+    chat: Box<ChatRenderer>,
     form: &'static AnthropicMessageFormat,
     prompt: u32,
     index: usize,
@@ -137,7 +131,7 @@ pub(super) struct AnthropicMessageStream {
 
 impl AnthropicMessageStream {
     pub(super) fn new(
-        chat: Box<ChatResponseSettings>,
+        chat: Box<ChatRenderer>,
         form: &'static AnthropicMessageFormat,
         prompt: u32,
     ) -> Self {
@@ -210,8 +204,7 @@ impl AnthropicMessageStream {
         out.push_str(kind);
         out.push_str("\",\"");
         out.push_str(member);
-        out.push_str("\":");
-        json::write_json_string(out, text);
+        json::write_member(out, "\":", text);
         out.push('}');
         self.end_block_event(out);
     }
@@ -219,8 +212,7 @@ impl AnthropicMessageStream {
     /// Appends the index of the content block to an Anthropic stream event, as the event's last
     /// member, and ends the event.
     fn end_block_event(&self, out: &mut String) {
-        out.push_str(",\"index\":");
-        json::write_json_int(out, self.index);
+        json::write_member(out, ",\"index\":", self.index);
         out.push_str("}\n\n");
     }
 
@@ -257,9 +249,9 @@ impl StreamRenderer for AnthropicMessageStream {
         "event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":\n\n"
     }
 
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, tokens: u32) {
         let mut called = false;
-        for_each_output_channel_text(choice, step.tokens, |channel, text, choice| {
+        for_each_output_channel_text(choice, tokens, |channel, text, choice| {
             called |= matches!(channel, OutputChannel::Call(_));
             self.write_channel_text(out, channel, text, choice);
         });
@@ -286,7 +278,7 @@ impl StreamRenderer for AnthropicMessageStream {
         };
         (self.form.stop)(out, end, NullMemberHandling::Shown);
         out.push_str("},\"usage\":");
-        let cache = CachedTokenReporting::from_response_shape(&self.chat.view);
+        let cache = CachedTokenReporting::from_response_settings(&self.chat.view);
         (self.form.last_usage)(out, TokenCounts::count_reply_tokens(reply), cache);
         out.push_str("}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
     }

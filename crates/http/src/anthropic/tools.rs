@@ -75,6 +75,7 @@ mod tests {
 
     use super::*;
     use vllm_sim_wire::anthropic::MessagesRequest;
+    use vllm_sim_wire::body::read_body_within_bounds;
     use vllm_sim_wire::bounds::RequestBounds;
 
     fn left(changes: Value) -> Result<Vec<String>, String> {
@@ -83,7 +84,7 @@ mod tests {
             "messages": [{"role": "user", "content": "x"}, {"role": "system", "content": changes}],
             "tools": [{"name": "f", "input_schema": {}}, {"name": "g", "input_schema": {}}],
         });
-        let request = MessagesRequest::parse_messages_request(&body, &RequestBounds::default())
+        let request = read_body_within_bounds::<MessagesRequest>(&body, &RequestBounds::default())
             .map_err(|fault| fault.message)?;
         let tools = apply_tool_additions_and_removals(request.tools.as_deref(), &request.messages);
         let tools = tools.map_err(|fault| fault.message)?.unwrap_or_default();

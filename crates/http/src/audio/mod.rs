@@ -22,7 +22,7 @@ use super::app::App;
 use super::body::RawRequest;
 use super::error;
 use super::error::HandlerResult;
-use super::generation::{self, RejectedGeneration, request_error_fault};
+use super::generation::{self, request_error_fault};
 use super::request_head::request_id;
 use crate::stream;
 pub(crate) use form::AudioUploadForm;
@@ -33,8 +33,8 @@ use vllm_sim_random::mix_u64_pair;
 use vllm_sim_service::generate::request::{AudioInput, TokenizedPrompt};
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GenerationRequest, ModelTarget, OutputTokenBudget, PrefixCacheReadRules, Reply,
-    RequestSubmissionChecks, run_blocking_if_large,
+    GenerationRequest, LoraAdapter, OutputTokenBudget, PrefixCacheReadRules, RejectedRequest,
+    Reply, RequestSubmissionChecks, run_blocking_if_large,
 };
 use vllm_sim_tokenizer::{MediaModality, PlacedMediaItem, SpecialTokenHandling};
 use vllm_sim_tokenizer::{Tokenizer, fnv1a_32};
@@ -73,7 +73,7 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
     let audio = form.files.get(request.file.0).cloned().unwrap_or_default();
     check_audio_size(app, &audio)?;
     let first = check_speech_before_lookup(&request);
-    let resolved = generation::resolve_model(app, received, request.model.as_deref(), first)?;
+    let lora = generation::resolve_model(app, received, request.model.as_deref(), first)?;
     let name = match task {
         SpeechTask::Transcribe => "transcribe-",
         SpeechTask::Translate => "translate-",
@@ -90,33 +90,33 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
             ..Default::default()
         },
         sampling: Ok(Some(Box::new(request.sampling.clone()))).into(),
-        ..generation::new_generation_request(app, received, id)
+        ..generation::new_generation_request(app, received, id, request.model.as_deref())
     };
     // Admission is checked before the audio is read, and again with its prompts.
     let admitted = app.service.check_admission(1);
     admitted.map_err(|error| error::submission_error_fault(&error))?;
-    check_speech_options(app, &request, &resolved)?;
+    check_speech_options(app, &request, lora.as_deref())?;
     let seconds = read_audio_seconds(app, audio.clone()).await?;
     let key = audio_hash(&audio);
     if request.language.is_none() && app.settings.speech.model.detects {
-        detect_language(app, received, &generation, &resolved, key).await?;
+        detect_language(app, received, &generation, lora.clone(), key).await?;
         request.language = Some(DETECTED_LANGUAGE.to_owned());
     }
     let clips = split_into_clips(&app.settings.speech.model, seconds);
     let prompts = clip_prompts(app, &request, &clips, key)?;
     let generation = GenerationRequest { prompts: PromptSource::Ready(prompts), ..generation };
     let stream = request.stream;
-    let (reply, facts) = match generation::start_generation(app, resolved, generation).await {
+    let (reply, job) = match generation::start_generation(app, lora, generation).await {
         Ok(started) => started,
-        Err(RejectedGeneration::Late { fault, .. }) if stream => {
-            return Ok(stream::failed_stream_response(&fault));
+        Err(RejectedRequest { error, late: Some(_) }) if stream => {
+            return Ok(stream::failed_stream_response(&error));
         }
-        Err(refused) => return Err(refused.into()),
+        Err(refused) => return Err(refused.error),
     };
     let transcript = Transcript {
-        id: facts.request.id.clone(),
+        id: job.request.id.clone(),
         created: unix_now_secs() as u64,
-        model: response_model_name(app, &request, &facts.target),
+        model: response_model_name(app, &request, job.lora.as_deref()),
         seconds,
         clips,
         format: request.response_format.clone(),
@@ -153,7 +153,7 @@ async fn detect_language(
     app: &Arc<App>,
     received: &RawRequest,
     asked: &GenerationRequest,
-    target: &ModelTarget,
+    lora: Option<Arc<LoraAdapter>>,
     key: u64,
 ) -> Result<(), Fault> {
     let start = special_token_id(app.service.generator.tokenizer(), "<|startoftranscript|>");
@@ -163,16 +163,14 @@ async fn detect_language(
         ..TokenizedPrompt::default()
     };
     let id = format!("{}-lang_detect", asked.id).into();
-    let model = app.service.models.model_name_in_responses(target);
-    let resolved = generation::resolve_model_target(app, Some(&model))?;
     let request = GenerationRequest {
         arrived: asked.arrived,
         max_tokens: Some(1),
         rank: None,
         prefix_cache: asked.prefix_cache,
-        ..generation::new_generation_request(app, received, id)
+        ..generation::new_generation_request(app, received, id, None)
     };
-    let reply = start_speech_to_text_generation(app, resolved, request, prompt).await?;
+    let reply = start_speech_to_text_generation(app, lora, request, prompt).await?;
     reply.wait_until_choices_ended().await;
     match reply.has_failed_choice() {
         true => Err(error::engine_failure_fault()),
@@ -205,7 +203,7 @@ fn check_audio_size(app: &App, audio: &Bytes) -> Result<(), Fault> {
 fn check_speech_options(
     app: &App,
     request: &SpeechRequest,
-    target: &ModelTarget,
+    lora: Option<&LoraAdapter>,
 ) -> Result<(), Fault> {
     let format = request.response_format.as_str();
     if !["text", "json", "verbose_json", "diarized_json"].contains(&format) {
@@ -220,7 +218,7 @@ fn check_speech_options(
         _ => true,
     };
     if !can {
-        let name = response_model_name(app, request, target);
+        let name = response_model_name(app, request, lora);
         return Err(Fault::bad_request(format!("Currently do not support {format} for {name}")));
     }
     if request.stream && ["verbose_json", "diarized_json"].contains(&format) {
@@ -233,9 +231,9 @@ fn check_speech_options(
     Ok(())
 }
 
-fn response_model_name(app: &App, request: &SpeechRequest, target: &ModelTarget) -> Arc<str> {
+fn response_model_name(app: &App, request: &SpeechRequest, lora: Option<&LoraAdapter>) -> Arc<str> {
     let named = request.model.as_deref().filter(|name| !name.is_empty());
-    named.map_or_else(|| app.service.models.model_name_in_responses(target), Into::into)
+    named.map_or_else(|| app.service.models.model_name_in_responses(lora).clone(), Into::into)
 }
 
 /// Returns the duration of an audio file, in seconds.
@@ -354,7 +352,7 @@ fn encoder_frame_count(app: &App, seconds: f64) -> u32 {
 /// The error of a rejected request.
 pub(crate) async fn start_speech_to_text_generation(
     app: &Arc<App>,
-    resolved: ModelTarget,
+    lora: Option<Arc<LoraAdapter>>,
     request: GenerationRequest,
     prompt: TokenizedPrompt,
 ) -> Result<Reply, Fault> {
@@ -366,9 +364,9 @@ pub(crate) async fn start_speech_to_text_generation(
         sampling: Ok(Some(Box::new(params))).into(),
         ..request
     };
-    let generated = app.service.generate_reply(&app.rules, resolved, Box::new(request)).await;
+    let generated = app.service.generate_reply(&app.rules, lora, Box::new(request)).await;
     match generated {
         Ok((reply, _)) => Ok(reply),
-        Err(refused) => Err(request_error_fault(app, refused.into_error())),
+        Err(refused) => Err(request_error_fault(app, refused.error)),
     }
 }

@@ -40,6 +40,7 @@ use vllm_sim_random::mix_u64_pair;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::generate::request::{AudioInput, TokenizedPrompt};
 use vllm_sim_service::{GenerationRequest, PrefixCacheReadRules, Reply};
+use vllm_sim_wire::Fault;
 use vllm_sim_wire::body;
 use vllm_sim_wire::fault::sanitize_error_message;
 use vllm_sim_wire::openai::audio::{AppendAudioEvent, CommitAudioEvent};
@@ -202,6 +203,10 @@ impl RealtimeSession {
         self.out.push(error.to_string());
     }
 
+    fn queue_fault(&mut self, fault: &Fault) {
+        self.queue_error(sanitize_error_message(&fault.message), "processing_error");
+    }
+
     async fn handle_event(&mut self, text: &str) {
         let event = match python::loads(text.as_bytes()) {
             Ok(Value::Object(event)) => event,
@@ -231,7 +236,7 @@ impl RealtimeSession {
             }
             Some(model) => vllm_sim_python::python_str(model),
         };
-        if self.app.service.models.resolve_model_name(Some(&model)).is_none() {
+        if self.app.service.models.resolve_model_name(&model).is_err() {
             let text = format!("The model `{model}` does not exist.");
             return self.queue_error(text, "model_not_found");
         }
@@ -239,14 +244,10 @@ impl RealtimeSession {
     }
 
     async fn append_audio(&mut self, event: Map<String, Value>) {
-        let append: AppendAudioEvent =
-            match body::read_json_value("InputAudioBufferAppend", &Value::Object(event)) {
-                Ok(append) => append,
-                Err(fault) => {
-                    return self
-                        .queue_error(sanitize_error_message(&fault.message), "processing_error");
-                }
-            };
+        let append: AppendAudioEvent = match body::read_json_value(&Value::Object(event)) {
+            Ok(append) => append,
+            Err(fault) => return self.queue_fault(&fault),
+        };
         let text: Vec<u8> = append.audio.bytes().filter(is_base64).collect();
         let most = self.app.settings.speech.max_file_bytes;
         match PYTHON_BASE64.decode(text) {
@@ -293,14 +294,10 @@ impl RealtimeSession {
             let text = "Model not validated. Make sure to validate the model by sending a session.update event.";
             return self.queue_error(text, "model_not_validated");
         }
-        let commit: CommitAudioEvent =
-            match body::read_json_value("InputAudioBufferCommit", &Value::Object(event)) {
-                Ok(commit) => commit,
-                Err(fault) => {
-                    return self
-                        .queue_error(sanitize_error_message(&fault.message), "processing_error");
-                }
-            };
+        let commit: CommitAudioEvent = match body::read_json_value(&Value::Object(event)) {
+            Ok(commit) => commit,
+            Err(fault) => return self.queue_fault(&fault),
+        };
         if commit.is_final {
             self.queue_segment();
             if self.queue.len() < MAX_QUEUED_SEGMENTS * 2 {
@@ -393,14 +390,14 @@ impl RealtimeSession {
             ..generation::generation_request_without_headers(app, id)
         };
         let started = match app.service.resolve_model(&app.rules, Some(model)) {
-            Ok(resolved) => start_speech_to_text_generation(app, resolved, request, prompt).await,
+            Ok(lora) => start_speech_to_text_generation(app, lora, request, prompt).await,
             Err(refusal) => Err(generation::request_error_fault(app, refusal)),
         };
         match started {
             Ok(reply) => utterance.reply = Some(reply),
             Err(refused) => {
                 self.utterance = None;
-                self.queue_error(sanitize_error_message(&refused.message), "processing_error");
+                self.queue_fault(&refused);
             }
         }
     }

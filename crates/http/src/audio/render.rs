@@ -11,9 +11,10 @@ use flate2::write::ZlibEncoder;
 use super::languages::transcript_separator;
 use crate::json;
 use crate::openai::logprobs;
-use crate::stream::{ChoiceStreamStep, StreamRenderer};
+use crate::openai::response_settings::write_stop_reason;
+use crate::stream::StreamRenderer;
 use vllm_sim_engine::SequenceEndReason;
-use vllm_sim_service::generate::{OutputChannel, OutputEndReason, StopReason};
+use vllm_sim_service::generate::{OutputChannel, OutputEndReason};
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::audio::{SpeechRequest, SpeechTask};
@@ -97,8 +98,7 @@ impl Transcript {
         let segments = self.segments(reply);
         let mut out = String::from("{\"duration\":");
         json::write_python_float(&mut out, self.seconds);
-        out.push_str(",\"language\":");
-        json::write_optional_json_string(&mut out, self.language.as_deref());
+        json::write_member(&mut out, ",\"language\":", self.language.as_deref());
         out.push_str(",\"text\":");
         json::write_json_string(
             &mut out,
@@ -116,22 +116,14 @@ impl Transcript {
     }
 
     fn write_segment(&self, out: &mut String, segment: &TranscriptSegment) {
-        out.push_str("{\"id\":");
-        json::write_json_int(out, segment.id);
-        out.push_str(",\"avg_logprob\":");
-        json::write_python_float(out, segment.avg_logprob);
-        out.push_str(",\"compression_ratio\":");
-        json::write_python_float(out, compression_ratio(&segment.text));
-        out.push_str(",\"end\":");
-        json::write_python_float(out, segment.end);
-        out.push_str(",\"no_speech_prob\":null,\"seek\":");
-        json::write_json_int(out, segment.seek);
-        out.push_str(",\"start\":");
-        json::write_python_float(out, segment.start);
-        out.push_str(",\"temperature\":");
-        json::write_python_float(out, self.temperature);
-        out.push_str(",\"text\":");
-        json::write_json_string(out, &segment.text);
+        json::write_member(out, "{\"id\":", segment.id);
+        json::write_member(out, ",\"avg_logprob\":", segment.avg_logprob);
+        json::write_member(out, ",\"compression_ratio\":", compression_ratio(&segment.text));
+        json::write_member(out, ",\"end\":", segment.end);
+        json::write_member(out, ",\"no_speech_prob\":null,\"seek\":", segment.seek);
+        json::write_member(out, ",\"start\":", segment.start);
+        json::write_member(out, ",\"temperature\":", self.temperature);
+        json::write_member(out, ",\"text\":", &segment.text);
         out.push_str(",\"tokens\":");
         json::write_json_int_array(out, segment.tokens.iter().copied());
         out.push('}');
@@ -159,12 +151,9 @@ impl Transcript {
             }
             out.push_str("{\"type\":\"transcript.text.segment\",\"id\":\"seg_");
             json::write_json_int(&mut out, index);
-            out.push_str("\",\"start\":");
-            json::write_python_float(&mut out, segment.start);
-            out.push_str(",\"end\":");
-            json::write_python_float(&mut out, segment.end);
-            out.push_str(",\"text\":");
-            json::write_json_string(&mut out, segment.text.trim());
+            json::write_member(&mut out, "\",\"start\":", segment.start);
+            json::write_member(&mut out, ",\"end\":", segment.end);
+            json::write_member(&mut out, ",\"text\":", segment.text.trim());
             out.push_str(",\"speaker\":\"S0");
             json::write_json_int(&mut out, index % 2 + 1);
             out.push_str("\"}");
@@ -267,10 +256,8 @@ impl TranscriptStream {
         json::write_json_string(&mut head, &transcript.id);
         head.push_str(",\"object\":\"");
         head.push_str(object);
-        head.push_str("\",\"created\":");
-        json::write_json_int(&mut head, transcript.created);
-        head.push_str(",\"model\":");
-        json::write_json_string(&mut head, &transcript.model);
+        json::write_member(&mut head, "\",\"created\":", transcript.created);
+        json::write_member(&mut head, ",\"model\":", &transcript.model);
         head.push_str(",\"choices\":[");
         Self {
             head,
@@ -294,12 +281,9 @@ impl TranscriptStream {
     fn write_usage(&self, out: &mut String) {
         let prompt = self.prompts.get(self.current.min(self.prompts.len().saturating_sub(1)));
         let prompt = prompt.copied().unwrap_or(0) + self.encoder_frames;
-        out.push_str(",\"usage\":{\"prompt_tokens\":");
-        json::write_json_int(out, prompt);
-        out.push_str(",\"total_tokens\":");
-        json::write_json_int(out, prompt + self.completion);
-        out.push_str(",\"completion_tokens\":");
-        json::write_json_int(out, self.completion);
+        json::write_member(out, ",\"usage\":{\"prompt_tokens\":", prompt);
+        json::write_member(out, ",\"total_tokens\":", prompt + self.completion);
+        json::write_member(out, ",\"completion_tokens\":", self.completion);
         out.push('}');
     }
 
@@ -338,23 +322,20 @@ impl TranscriptStream {
 }
 
 impl StreamRenderer for TranscriptStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
-        let Some(pending) = self.pending.get_mut(step.index) else {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, tokens: u32) {
+        let Some(pending) = self.pending.get_mut(choice.index) else {
             return;
         };
-        for _ in 0..step.tokens {
-            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
-                break;
-            };
+        for token in choice.script.next_tokens(&mut choice.cursor, tokens) {
             pending.tokens += 1;
             if token.channel == OutputChannel::Content {
                 pending.text.push_str(token.text);
             }
         }
-        if let Some(end) = step.end {
+        if let Some(end) = choice.sent_end {
             pending.finish = Some(finish_members(choice, end));
         }
-        if step.index == self.current {
+        if choice.index == self.current {
             self.write_available_text(out);
         }
     }
@@ -383,15 +364,7 @@ fn finish_members(choice: &ReplyChoice, end: SequenceEndReason) -> String {
         (SequenceEndReason::Finished, OutputEndReason::Length) => "length",
         (SequenceEndReason::Finished, OutputEndReason::Stop) => "stop",
     });
-    out.push_str("\",\"stop_reason\":");
-    match &choice.script.finish.stop {
-        Some(StopReason::Token(id)) if end == SequenceEndReason::Finished => {
-            json::write_json_int(&mut out, *id)
-        }
-        Some(StopReason::Text(text)) if end == SequenceEndReason::Finished => {
-            json::write_json_string(&mut out, text)
-        }
-        _ => out.push_str("null"),
-    }
+    out.push('"');
+    write_stop_reason(&mut out, choice, end);
     out
 }

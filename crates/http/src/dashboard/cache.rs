@@ -8,7 +8,7 @@ use axum::http::Response;
 use serde_json::{Value, json};
 
 use crate::app::App;
-use crate::vllm::ok_json_response;
+use crate::error::ok_json_response;
 use vllm_sim_engine::KvBlockUsage;
 use vllm_sim_engine::driver::LiveEngine;
 

@@ -9,7 +9,7 @@ use serde_json::json;
 
 use crate::admin;
 use crate::app::App;
-use crate::vllm::ok_json_response;
+use crate::error::ok_json_response;
 use vllm_sim_engine::driver::unix_now_secs;
 
 /// Returns the newest fault scenario phases and changed settings, oldest first, and the current

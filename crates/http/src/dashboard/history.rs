@@ -10,7 +10,7 @@ use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::app::App;
-use crate::vllm::ok_json_response;
+use crate::error::ok_json_response;
 use vllm_sim_engine::driver::unix_now_secs;
 
 const SAMPLE_INTERVAL: Duration = Duration::from_secs(1);

@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Response, StatusCode};
+use axum::http::Response;
 
 use super::app::App;
-use super::error;
 use super::html_page::html_page_response;
+use crate::error::ok_json_response;
 
 const PAGE_HTML: &str = include_str!("page.html");
 /// CSS of the dashboard page; its first part is the CSS of all HTML pages.
@@ -37,8 +37,8 @@ const PAGE_SCRIPT: &str = concat!(
 
 pub(super) async fn get_dashboard_page(State(app): State<Arc<App>>) -> Response<Body> {
     let page = DashboardPage {
-        control: app.settings.server.dashboard_control,
-        config: app.settings.server.is_administered,
+        control: app.settings.server.dashboard.control,
+        config: app.settings.is_administered,
         replicas: replicas::has_other_replicas(&app),
         documentation: app.routes.serves_path("/docs"),
     };
@@ -52,7 +52,7 @@ pub(super) async fn get_dashboard_page(State(app): State<Arc<App>>) -> Response<
 /// `null` with fake metrics.
 pub(super) async fn get_latency_percentiles(State(app): State<Arc<App>>) -> Response<Body> {
     let recent = serde_json::json!(app.metrics.recent_latencies());
-    error::json_response(StatusCode::OK, recent.to_string())
+    ok_json_response(&recent)
 }
 
 /// Features of the dashboard page that a server enables.

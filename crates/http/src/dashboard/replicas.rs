@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::admin;
 use crate::annotations::{SettingValueVisibility, settings_json};
 use crate::app::App;
-use crate::vllm::ok_json_response;
+use crate::error::ok_json_response;
 
 pub(super) fn has_other_replicas(app: &App) -> bool {
     !app.peers.has_no_peers() || app.fleet.get().is_some_and(|fleet| fleet.len() > 1)
@@ -99,7 +99,7 @@ fn active_faults_and_settings(app: &App) -> Map<String, Value> {
     note("failure-injection-rate", rate.into(), rate > 0);
     note("stream-fault-rate", streams.into(), streams > 0.0);
     note("health-status", faults.health.into(), faults.health != 200);
-    let factor = app.settings.server.latency_factor;
+    let factor = app.settings.latency_factor;
     note("latency-factor", factor.into(), factor != 1.0);
     all.extend(app.admin_state.overridden_settings(&app.controls));
     all

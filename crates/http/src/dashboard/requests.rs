@@ -10,7 +10,7 @@ use serde_json::{Map, Value, json};
 
 use crate::admin;
 use crate::app::App;
-use crate::vllm::ok_json_response;
+use crate::error::ok_json_response;
 use vllm_sim_engine::driver::{LiveSequenceSnapshot, SequencePhase};
 
 /// Maximum number of sequences that `GET /dashboard/requests` lists, newest first.

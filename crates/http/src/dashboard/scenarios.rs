@@ -1,10 +1,10 @@
 //! `GET /dashboard/scenarios`: the ready scenarios of `manifests/scenarios`, with their phases.
 
+use crate::error::ok_json_response;
 use axum::body::Body;
 use axum::http::Response;
 use serde_json::{Value, json};
 
-use crate::vllm::ok_json_response;
 use vllm_sim_service::scenario::{
     FaultScenario, ScenarioPhase, ScenarioPhaseAction, ScenarioPhaseLength,
 };

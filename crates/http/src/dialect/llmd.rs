@@ -19,13 +19,13 @@ use axum::http::Response;
 use serde_json::Value;
 
 use super::{
-    ApiDialect, ApiEndpoint, OperatorRouteStyle, RenderRouteFormat, ResponseFieldSet,
-    ResponseIdFormat, StreamErrorReporting,
+    ApiDialect, ApiEndpoint, ApiProperties, OperatorRouteStyle, RenderRouteFormat,
+    ResponseFieldSet, ResponseIdFormat, StreamErrorReporting,
 };
 use crate::error;
 use crate::request_head::rank_engine_id;
 use crate::transfer::params::KvTransferParams;
-use vllm_sim_service::ModelTarget;
+use vllm_sim_service::LoraAdapter;
 use vllm_sim_service::PrefillHandoff;
 use vllm_sim_service::dialect::LlmdDialect;
 use vllm_sim_wire::fault::{ErrorType, Fault};
@@ -33,7 +33,27 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::responses::ResponsesRequest;
 use vllm_sim_wire::{ServerLimits, VllmVersion};
 
+const LLMD_PROPERTIES: ApiProperties = ApiProperties {
+    prefill_finish_reason: Some("remote_decode"),
+    applies_threshold_without_cache: false,
+    default_max_tokens: None,
+    message_id_prefix: "msg_",
+    generate_id_prefix: "",
+    appends_prompt_index: true,
+    response_field_set: ResponseFieldSet::Short,
+    always_reports_cached_tokens: true,
+    has_positional_logprobs: true,
+    lists_adapter_context: true,
+    late_error_reporting: StreamErrorReporting::AsStatus,
+    render_format: RenderRouteFormat::Tokens,
+    operator_route_style: OperatorRouteStyle::Lenient,
+};
+
 impl ApiDialect for LlmdDialect {
+    fn properties(&self) -> &'static ApiProperties {
+        &LLMD_PROPERTIES
+    }
+
     /// Treats every request body as JSON, whatever its content type.
     fn media_type<'h>(&self, _: Option<&'h str>) -> Option<&'h str> {
         Some("application/json")
@@ -109,9 +129,9 @@ impl ApiDialect for LlmdDialect {
 
     fn pooling_model(
         &self,
-        found: Result<ModelTarget, Fault>,
-    ) -> Result<Option<ModelTarget>, Fault> {
-        Ok(found.ok())
+        found: Result<Option<Arc<LoraAdapter>>, Fault>,
+    ) -> Result<Option<Arc<LoraAdapter>>, Fault> {
+        Ok(found.ok().flatten())
     }
 
     /// Returns the requested data-parallel rank, or `None` if no such rank exists.
@@ -137,18 +157,6 @@ impl ApiDialect for LlmdDialect {
         Some(KvTransferParams::llmd_placeholder_params(prefill_handoff.clone()))
     }
 
-    fn prefill_finish_reason(&self) -> Option<&'static str> {
-        Some("remote_decode")
-    }
-
-    fn applies_threshold_without_cache(&self) -> bool {
-        false
-    }
-
-    fn default_max_tokens(&self) -> Option<i128> {
-        None
-    }
-
     fn named_call_sets_finish_reason(&self) -> bool {
         true
     }
@@ -165,48 +173,8 @@ impl ApiDialect for LlmdDialect {
         ResponseIdFormat::Numbered
     }
 
-    fn message_id_prefix(&self) -> &'static str {
-        "msg_"
-    }
-
-    fn generate_id_prefix(&self) -> &'static str {
-        ""
-    }
-
-    fn appends_prompt_index(&self) -> bool {
-        true
-    }
-
-    fn response_field_set(&self) -> ResponseFieldSet {
-        ResponseFieldSet::Short
-    }
-
-    fn always_reports_cached_tokens(&self) -> bool {
-        true
-    }
-
-    fn has_positional_logprobs(&self) -> bool {
-        true
-    }
-
-    fn lists_adapter_context(&self) -> bool {
-        true
-    }
-
-    fn late_error_reporting(&self) -> StreamErrorReporting {
-        StreamErrorReporting::AsStatus
-    }
-
     fn message_error_response(&self, fault: &Fault, _: VllmVersion) -> Response<Body> {
         error::fault_response(fault)
-    }
-
-    fn render_format(&self) -> RenderRouteFormat {
-        RenderRouteFormat::Tokens
-    }
-
-    fn operator_route_style(&self) -> OperatorRouteStyle {
-        OperatorRouteStyle::Lenient
     }
 }
 

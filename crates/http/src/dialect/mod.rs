@@ -17,7 +17,8 @@ use super::error;
 use super::openai::responses::ids::OutputItemIds;
 use super::request_head::{ToolCallIds, new_random_hex_id, request_id};
 use super::transfer::params::KvTransferParams;
-use vllm_sim_service::ModelTarget;
+use crate::error::ok_json_response;
+use vllm_sim_service::LoraAdapter;
 use vllm_sim_service::PrefillHandoff;
 use vllm_sim_service::dialect::{ServerDialect, VllmDialect};
 use vllm_sim_wire::fault::Fault;
@@ -49,8 +50,61 @@ impl ApiRules {
     }
 }
 
+/// Properties of an imitated server's API that are the same for all requests.
+pub(crate) struct ApiProperties {
+    /// Finish reason of a prefill for a remote decode server, if it differs from the usual reasons.
+    pub(crate) prefill_finish_reason: Option<&'static str>,
+    /// Whether the prefix-cache hit threshold applies to requests when there is no prefix cache.
+    pub(crate) applies_threshold_without_cache: bool,
+    /// Default of `max_tokens` for `/v1/completions`.
+    pub(crate) default_max_tokens: Option<i128>,
+    /// Start of the ids of Anthropic messages.
+    pub(crate) message_id_prefix: &'static str,
+    /// Start of the ids of `/inference/v1/generate` requests.
+    pub(crate) generate_id_prefix: &'static str,
+    /// Whether the id of a completion request ends with the index of its prompt.
+    pub(crate) appends_prompt_index: bool,
+    /// Members that responses contain.
+    pub(crate) response_field_set: ResponseFieldSet,
+    /// Whether `usage` always reports cached prompt tokens, regardless of flags.
+    pub(crate) always_reports_cached_tokens: bool,
+    /// Whether the log probabilities of a token depend only on its position in the output.
+    pub(crate) has_positional_logprobs: bool,
+    /// Whether `/v1/models` lists LoRA adapters with the context length of their model.
+    pub(crate) lists_adapter_context: bool,
+    /// How a stream of Messages or Responses events reports errors after the request's admission.
+    pub(crate) late_error_reporting: StreamErrorReporting,
+    /// What the routes `/…/render` return.
+    pub(crate) render_format: RenderRouteFormat,
+    /// Behaviour of the LoRA, sleep and settings routes.
+    pub(crate) operator_route_style: OperatorRouteStyle,
+}
+
+impl ApiProperties {
+    pub(crate) const VLLM: Self = Self {
+        prefill_finish_reason: None,
+        applies_threshold_without_cache: true,
+        default_max_tokens: Some(DEFAULT_MAX_TOKENS),
+        message_id_prefix: "chatcmpl-",
+        generate_id_prefix: "generate-tokens-",
+        appends_prompt_index: false,
+        response_field_set: ResponseFieldSet::Full,
+        always_reports_cached_tokens: false,
+        has_positional_logprobs: false,
+        lists_adapter_context: false,
+        late_error_reporting: StreamErrorReporting::InStream,
+        render_format: RenderRouteFormat::Request,
+        operator_route_style: OperatorRouteStyle::Checked,
+    };
+}
+
 /// Differences of request bodies, routes and responses between vLLM and other imitated servers.
 pub(crate) trait ApiDialect: ServerDialect {
+    /// Returns the properties of the imitated server's API that are the same for all requests.
+    fn properties(&self) -> &'static ApiProperties {
+        &ApiProperties::VLLM
+    }
+
     /// Returns the name of the imitated server and its release.
     fn release(&self, vllm: VllmVersion) -> (&'static str, &'static str) {
         ("vLLM", vllm.as_str())
@@ -143,16 +197,16 @@ pub(crate) trait ApiDialect: ServerDialect {
         Fault::unknown_model(name, served)
     }
 
-    /// Returns the model for a route that generates nothing, such as embeddings; `None` selects the
-    /// base model because the imitated server ignores the name.
+    /// Returns the LoRA adapter for a route that generates nothing, such as embeddings; `Ok(None)`
+    /// for the base model, also if the imitated server ignores the name.
     ///
     /// # Errors
     /// The error in `found`, unless the imitated server ignores the name.
     fn pooling_model(
         &self,
-        found: Result<ModelTarget, Fault>,
-    ) -> Result<Option<ModelTarget>, Fault> {
-        found.map(Some)
+        found: Result<Option<Arc<LoraAdapter>>, Fault>,
+    ) -> Result<Option<Arc<LoraAdapter>>, Fault> {
+        found
     }
 
     /// Returns the data-parallel rank that runs a request for the rank `asked`.
@@ -183,23 +237,6 @@ pub(crate) trait ApiDialect: ServerDialect {
         connector()
     }
 
-    /// Returns the finish reason of a prefill for a remote decode server, if it differs from the
-    /// usual reasons.
-    fn prefill_finish_reason(&self) -> Option<&'static str> {
-        None
-    }
-
-    /// Returns whether the prefix-cache hit threshold applies to requests when there is no prefix
-    /// cache.
-    fn applies_threshold_without_cache(&self) -> bool {
-        true
-    }
-
-    /// Returns the default of `max_tokens` for `/v1/completions`.
-    fn default_max_tokens(&self) -> Option<i128> {
-        Some(DEFAULT_MAX_TOKENS)
-    }
-
     /// Returns whether calls of the tool named in `tool_choice` set the finish reason `tool_calls`.
     fn named_call_sets_finish_reason(&self) -> bool {
         false
@@ -218,59 +255,12 @@ pub(crate) trait ApiDialect: ServerDialect {
         ResponseIdFormat::Hex
     }
 
-    fn message_id_prefix(&self) -> &'static str {
-        "chatcmpl-"
-    }
-
-    fn generate_id_prefix(&self) -> &'static str {
-        "generate-tokens-"
-    }
-
-    /// Returns whether the id of a completion request ends with the index of its prompt.
-    fn appends_prompt_index(&self) -> bool {
-        false
-    }
-
-    fn response_field_set(&self) -> ResponseFieldSet {
-        ResponseFieldSet::Full
-    }
-
-    /// Returns whether `usage` always reports cached prompt tokens, regardless of flags.
-    fn always_reports_cached_tokens(&self) -> bool {
-        false
-    }
-
-    /// Returns whether the log probabilities of a token depend only on its position in the output.
-    fn has_positional_logprobs(&self) -> bool {
-        false
-    }
-
-    /// Returns whether `/v1/models` lists LoRA adapters with the context length of their model.
-    fn lists_adapter_context(&self) -> bool {
-        false
-    }
-
-    /// Returns how a stream of Messages or Responses events reports errors after the request's
-    /// admission.
-    fn late_error_reporting(&self) -> StreamErrorReporting {
-        StreamErrorReporting::InStream
-    }
-
     fn message_error_response(&self, fault: &Fault, version: VllmVersion) -> Response<Body> {
         let body = fault.to_anthropic_json(version);
         error::add_retry_after(
             fault,
             error::json_response(error::to_status_code(fault.status), body),
         )
-    }
-
-    fn render_format(&self) -> RenderRouteFormat {
-        RenderRouteFormat::Request
-    }
-
-    /// Returns the behaviour of the LoRA, sleep and settings routes.
-    fn operator_route_style(&self) -> OperatorRouteStyle {
-        OperatorRouteStyle::Checked
     }
 }
 
@@ -385,9 +375,9 @@ impl RenderRouteFormat {
     ///
     /// # Errors
     /// llm-d's 400 for an adapter.
-    pub(crate) fn check_render_support(self, target: &ModelTarget) -> Result<(), Fault> {
-        match target {
-            ModelTarget::Lora { name, .. } if self == Self::Tokens => {
+    pub(crate) fn check_render_support(self, lora: Option<&LoraAdapter>) -> Result<(), Fault> {
+        match lora {
+            Some(LoraAdapter { name, .. }) if self == Self::Tokens => {
                 Err(Fault::bad_request(format!(
                     "The model `{name}` is a LoRA adapter and is not supported by the render endpoints."
                 )))
@@ -402,7 +392,7 @@ impl OperatorRouteStyle {
     pub(crate) fn operation_success_response(self, value: &Value) -> Response<Body> {
         match self {
             Self::Lenient => error::empty_response(StatusCode::OK),
-            Self::Checked => error::json_response(StatusCode::OK, value.to_string()),
+            Self::Checked => ok_json_response(&value),
         }
     }
 }

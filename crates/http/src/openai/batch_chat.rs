@@ -15,6 +15,7 @@ use crate::generation::{self, GenerationRequestBody as _};
 use crate::request_head::request_id;
 use crate::transfer;
 use vllm_sim_python::PythonValue;
+use vllm_sim_wire::body::read_body_within_bounds;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::BatchChatRequest;
@@ -34,11 +35,11 @@ pub(crate) async fn create_batch_chat(
     let given = first.and_then(|request| request.request_id.as_deref());
     let id = request_id("chatcmpl-", &received.headers, given);
     let model = first.and_then(|request| request.model.as_deref());
-    let resolved = generation::resolve_model(app, &received, model, Ok(()))?;
+    let lora = generation::resolve_model(app, &received, model, Ok(()))?;
     received.check_prompt_encodable(ChatRequest::TEXT_MEMBERS)?;
     let started =
-        chat::start_chat_generation(app, &received, &mut requests, resolved, id, threshold).await;
-    let (mut view, reply) = started?;
+        chat::start_chat_generation(app, &received, &mut requests, lora, id, threshold).await;
+    let (mut view, reply) = started.map_err(|refused| refused.error)?;
     // vLLM reports only totals for a batch, and nothing of the prompts.
     view.prompt_ids = None;
     let shape = &mut view.view;
@@ -68,7 +69,7 @@ fn count_json_values(value: &Value) -> usize {
 
 fn split_conversations(value: Value, bounds: &RequestBounds) -> Result<Vec<ChatRequest>, Fault> {
     check_batch_size(&value)?;
-    BatchChatRequest::parse_batch_chat_request(&value, bounds)?;
+    read_body_within_bounds::<BatchChatRequest>(&value, bounds)?;
     let Value::Object(mut body) = value else { return Ok(Vec::new()) };
     let messages = body.shift_remove("messages");
     // vLLM takes `stream` and answers with the last token alone.

@@ -7,14 +7,14 @@ use axum::extract::State;
 use axum::http::Response;
 use serde_json::Value;
 
-use super::chat_stream::{ChatResponseSettings, ChatStream};
+use super::chat_stream::{ChatRenderer, SentChoiceParts};
 use super::logprobs;
-use super::response_shape::ResponseShape;
+use super::response_settings::ResponseSettings;
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::dialect::ApiEndpoint;
 use crate::error::{self, HandlerResult};
-use crate::generation::{self, GenerationRequestBody, ParsedRequestBody, RejectedGeneration};
+use crate::generation::{self, GenerationRequestBody};
 use crate::media;
 use crate::request_head::request_id;
 use crate::stream;
@@ -22,8 +22,8 @@ use crate::transfer::{self, RequestKvTransfer};
 use vllm_sim_service::generate::tools::{ToolChoice as Choice, ToolDefinition};
 use vllm_sim_service::prompt::{Conversation, PromptSource, PromptTruncation, TruncationSide};
 use vllm_sim_service::{
-    GenerationRequest, ModelTarget, PrefixCacheReadRules, Reply, RequestSubmissionChecks,
-    RequestedTools, ValidatedRequestFacts,
+    GenerationJob, GenerationRequest, LoraAdapter, PrefixCacheReadRules, RejectedRequest, Reply,
+    RequestSubmissionChecks, RequestedTools,
 };
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -57,32 +57,29 @@ pub(crate) async fn answer_chat_request(
     received: &RawRequest,
     value: &Value,
 ) -> HandlerResult {
-    let read = ParsedRequestBody::<ChatRequest>::parse_generation_request_body(
-        app,
-        received,
-        generation::move_guided_to_structured_outputs(app, value),
-    )?;
-    let (mut request, resolved) = read.into_body_and_model(app, received)?;
+    let body = generation::move_guided_to_structured_outputs(app, value);
+    let mut request: Box<ChatRequest> =
+        generation::parse_generation_request_body(app, received, body)?;
+    let lora = generation::resolve_request_model(app, received, &*request)?;
     let stream = request.stream.unwrap_or(false);
     let interval = generation::min_tokens_per_event(request.stream_interval);
     let headers = received.headers_unless_all_common();
     let id = request_id("chatcmpl-", headers, request.request_id.as_deref());
     let threshold = transfer::cache_hit_threshold(app, headers, value);
     let requests = std::slice::from_mut(&mut *request);
-    let (view, reply) =
-        match start_chat_generation(app, received, requests, resolved, id, threshold).await {
+    let (chat, reply) =
+        match start_chat_generation(app, received, requests, lora, id, threshold).await {
             Ok(started) => started,
-            Err(RejectedGeneration::Late { fault, .. }) if stream => {
-                return Ok(failed_chat_stream_response(&fault));
+            Err(RejectedRequest { error, late: Some(_) }) if stream => {
+                return Ok(failed_chat_stream_response(&error));
             }
-            Err(refused) => return Err(refused.into()),
+            Err(refused) => return Err(refused.error),
         };
     if stream {
-        let render = ChatStream::new(view, reply.choices.len(), reply.prompt_token_count());
-        return Ok(stream::stream_reply(app, received, reply, render, interval).await);
+        return Ok(stream::stream_reply(app, received, reply, chat, interval).await);
     }
     let body = generation::render_finished_reply(reply, move |reply| {
-        view.chat_completion_body_json(reply)
+        chat.chat_completion_body_json(reply)
     })
     .await?;
     Ok(generation::json_response_with_load_header(app, headers, body))
@@ -93,10 +90,10 @@ pub(crate) async fn start_chat_generation(
     app: &Arc<App>,
     received: &RawRequest,
     requests: &mut [ChatRequest],
-    resolved: ModelTarget,
+    lora: Option<Arc<LoraAdapter>>,
     id: Arc<str>,
     hit_threshold: Option<f64>,
-) -> Result<(Box<ChatResponseSettings>, Reply), RejectedGeneration> {
+) -> Result<(Box<ChatRenderer>, Reply), RejectedRequest<Fault>> {
     let request = &requests[0];
     let continued = continued_message(app, request);
     let terms =
@@ -107,7 +104,7 @@ pub(crate) async fn start_chat_generation(
         None => Ok(None),
     };
     let has_image = matches!(image, Ok(Some(_)));
-    let generation = GenerationRequest {
+    let mut generation = GenerationRequest {
         n: request.n.unwrap_or(1),
         max_tokens: request.requested_output_limit().1,
         validation: request.validate_without_prompt(&app.rules.limits).into(),
@@ -132,17 +129,15 @@ pub(crate) async fn start_chat_generation(
         ),
         prefix_cache: PrefixCacheReadRules::with_hit_threshold(hit_threshold),
         tail: image.map(Option::unwrap_or_default).into(),
-        prompts: PromptSource::Conversations({
-            let conversations = requests.iter_mut();
-            conversations.map(|request| chat_conversation(app, request)).collect()
-        }),
-        ..generation::new_generation_request(app, received, id)
+        ..generation::new_generation_request(app, received, id, request.model.as_deref())
     };
-    let (reply, facts) = generation::start_generation(app, resolved, generation).await?;
-    let mut view = chat_view(app, &requests[0], continued, &facts);
-    view.view.kv_transfer_params = terms.response_kv_transfer_params(app, &facts.prompts);
-    view.image = has_image;
-    Ok((view, reply))
+    let conversations = requests.iter_mut().map(|request| chat_conversation(app, request));
+    generation.prompts = PromptSource::Conversations(conversations.collect());
+    let (reply, job) = generation::start_generation(app, lora, generation).await?;
+    let mut chat = chat_renderer(app, &requests[0], continued, &job, &reply);
+    chat.view.kv_transfer_params = terms.response_kv_transfer_params(app, &job.prompts);
+    chat.image = has_image;
+    Ok((chat, reply))
 }
 
 pub(crate) fn chat_conversation(app: &App, request: &mut ChatRequest) -> Conversation {
@@ -198,15 +193,16 @@ fn continued_message(app: &App, request: &ChatRequest) -> (Arc<str>, Option<Arc<
     (role.into(), text.map(Into::into))
 }
 
-/// Returns the settings that determine the JSON of a chat response.
-fn chat_view(
+/// Returns the renderer of a reply to a chat request.
+fn chat_renderer(
     app: &App,
     request: &ChatRequest,
     (role, echo): (Arc<str>, Option<Arc<str>>),
-    facts: &ValidatedRequestFacts,
-) -> Box<ChatResponseSettings> {
-    let prompt = &facts.prompts[0];
-    let mut view = ResponseShape::new(app, facts);
+    job: &GenerationJob,
+    reply: &Reply,
+) -> Box<ChatRenderer> {
+    let prompt = &job.prompts[0];
+    let mut view = ResponseSettings::new(app, job);
     view.set_usage_reporting(request.include_usage_and_continuous_stats());
     view.return_token_ids = request.return_token_ids.unwrap_or(false);
     view.tokens_as_ids = request.return_tokens_as_token_ids.unwrap_or(view.tokens_as_ids);
@@ -222,11 +218,11 @@ fn chat_view(
     let tool_parser = app.settings.parsers.auto_tool_choice && app.settings.parsers.tools.is_some();
     let tokenizer = app.service.generator.tokenizer();
     let text = request.return_prompt_text.unwrap_or(false);
-    Box::new(ChatResponseSettings {
+    Box::new(ChatRenderer {
         role,
         echo,
         include_reasoning: request.include_reasoning,
-        parsed: parser || tool_parser || facts.offers_tools(),
+        parsed: parser || tool_parser || job.offers_tools(),
         named: matches!(request.tool_choice, Some(ChatToolChoice::Named(_)))
             && !app.dialect.named_call_sets_finish_reason(),
         forced: matches!(
@@ -240,12 +236,15 @@ fn chat_view(
             .then(|| tokenizer.decode(&prompt.tokens, SpecialTokenHandling::With).into()),
         ec_transfer_params: app
             .settings
-            .model
             .is_encoder
             .then(|| media::encoder_transfer_params_json(&prompt.media))
             .flatten(),
         image: false,
         tool_parser: tool_parser.then(|| app.metrics.clone()),
+        prompt_tokens: reply.prompt_token_count(),
+        sent: vec![SentChoiceParts::default(); reply.choices.len()],
+        chunk_head: String::new(),
+        choices_at: 0,
         view,
     })
 }

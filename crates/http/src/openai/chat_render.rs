@@ -2,17 +2,17 @@
 //!
 //! Source: vLLM 0.33 `entrypoints/openai/chat_completion/`.
 
-use super::chat_stream::{ChatResponseSettings, write_image_content_part};
+use super::chat_stream::{ChatRenderer, write_image_content_part};
 use super::logprobs::{
     call_with_reply_token_position, write_chat_logprob_entry, write_prompt_logprobs,
 };
-use super::response_shape::{UsageFields, end_reason_of_choice, write_output_token_ids};
+use super::response_settings::{UsageFields, end_reason_of_choice, write_output_token_ids};
 use crate::json;
 use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 
-impl ChatResponseSettings {
+impl ChatRenderer {
     /// Returns the JSON body of a finished chat reply.
     pub(crate) fn chat_completion_body_json(&self, reply: &Reply) -> String {
         let view = &self.view;

@@ -1,19 +1,19 @@
-//! Streams chat replies as chunks, with the settings that both forms of a chat response share.
+//! Renders chat replies as stream chunks; `chat_render.rs` renders them as one JSON object.
 //!
 //! Source: vLLM 0.33 `entrypoints/openai/chat_completion/`.
 
 use std::sync::Arc;
 
 use super::logprobs::{call_with_reply_token_position, write_chat_logprob_entry};
-use super::response_shape::{ResponseShape, TokenCounts, UsageFields};
+use super::response_settings::{ResponseSettings, TokenCounts, UsageFields};
 use crate::error;
 use crate::json;
 use crate::media::GREY_PIXEL_DATA_URL;
 use crate::request_head::ToolCallIds;
-use crate::stream::{ChoiceStreamStep, StreamRenderer};
+use crate::stream::StreamRenderer;
 use vllm_sim_engine::SequenceEndReason;
-use vllm_sim_observe::metrics::{Metrics, ToolParserApi, ToolParserMode, ToolParserOutcome};
-use vllm_sim_service::generate::{OutputChannel, OutputToken};
+use vllm_sim_observe::metrics::{Metrics, ToolParserApi, ToolParserMode};
+use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::VllmVersion;
 
@@ -21,10 +21,10 @@ const DELTA_START: &str = ",\"delta\":{";
 /// JSON before the text of a text-only chat chunk.
 const CONTENT_START: &str = "\"content\":\"";
 
-/// Response settings of chat replies, including those that completion replies lack.
+/// Renders a chat reply as one JSON object or as stream chunks.
 #[derive(Clone)]
-pub(crate) struct ChatResponseSettings {
-    pub(crate) view: ResponseShape,
+pub(crate) struct ChatRenderer {
+    pub(crate) view: ResponseSettings,
     pub(crate) role: Arc<str>,
     /// Text of the last prompt message, with which the chat reply starts (`echo`).
     pub(crate) echo: Option<Arc<str>>,
@@ -44,9 +44,24 @@ pub(crate) struct ChatResponseSettings {
     /// Whether the reply includes a generated image (vLLM-Omni).
     pub(crate) image: bool,
     pub(crate) tool_parser: Option<Arc<Metrics>>,
+    pub(crate) prompt_tokens: u32,
+    /// Reasoning tokens and tool calls of each choice that the stream has sent so far.
+    pub(crate) sent: Vec<SentChoiceParts>,
+    /// Start of the JSON of a chat chunk for the first choice, up to and including `"delta":{`; empty
+    /// before the first chunk of a stream.
+    pub(crate) chunk_head: String,
+    /// Byte offset in the start of a chunk at which the JSON of its choices begins.
+    pub(crate) choices_at: usize,
 }
 
-impl ChatResponseSettings {
+/// Numbers of reasoning tokens and tool calls of one choice that the stream has sent so far.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct SentChoiceParts {
+    reasoning: u32,
+    calls: usize,
+}
+
+impl ChatRenderer {
     pub(super) fn write_prompt_token_ids(&self, out: &mut String) {
         out.push_str(",\"prompt_token_ids\":");
         match &self.prompt_ids {
@@ -67,13 +82,12 @@ impl ChatResponseSettings {
 
     /// Counts one run of the tool parser in the metrics, on a choice or on a stream delta.
     pub(crate) fn count_tool_parser_run(&self, mode: ToolParserMode, found_tool_call: bool) {
-        let outcome = if found_tool_call {
-            ToolParserOutcome::ToolCall
-        } else {
-            ToolParserOutcome::NoToolCall
-        };
         if let Some(metrics) = &self.tool_parser {
-            metrics.on_tool_parser_invocations(mode, outcome, ToolParserApi::ChatCompletions, 1);
+            metrics.on_tool_parser_invocation(
+                mode,
+                found_tool_call,
+                ToolParserApi::ChatCompletions,
+            );
         }
     }
 
@@ -96,57 +110,32 @@ impl ChatResponseSettings {
     }
 }
 
-pub(crate) struct ChatStream {
-    chat: Box<ChatResponseSettings>,
-    /// Start of the JSON of a chat chunk for the first choice, up to and including `"delta":{`.
-    head: String,
-    /// Byte offset in the chunk's beginning (`head`) at which the JSON of its chat choices begins.
-    choices_at: usize,
-    prompt: u32,
-    so_far: Vec<ChoiceProgress>,
-}
-
-/// Number of tokens, reasoning tokens and tool calls of one choice that the stream has sent so far.
-#[derive(Clone, Default)]
-struct ChoiceProgress {
-    tokens: u32,
-    reasoning: u32,
-    calls: usize,
-}
-
-impl ChatStream {
-    pub(crate) fn new(chat: Box<ChatResponseSettings>, choices: usize, prompt: u32) -> Self {
-        let mut head = chat.view.chunk_head_json("chat.completion.chunk");
-        let choices_at = head.len();
-        head.push_str("{\"index\":0");
-        head.push_str(DELTA_START);
-        Self { so_far: vec![ChoiceProgress::default(); choices], chat, head, choices_at, prompt }
-    }
-
-    /// Returns the token counts for the usage of a chat chunk: the prompt, and the tokens of this
-    /// choice only.
-    fn token_counts(&self, index: usize) -> TokenCounts {
-        TokenCounts {
-            prompt_tokens: self.prompt,
-            completion: self.so_far[index].tokens,
-            reasoning: self.so_far[index].reasoning,
+impl ChatRenderer {
+    /// Appends usage to a chat chunk if every chunk has it: the prompt, and the `completion` tokens of
+    /// this choice only.
+    fn write_chunk_usage(&self, out: &mut String, index: usize, completion: u32) {
+        let counts = TokenCounts {
+            prompt_tokens: self.prompt_tokens,
+            completion,
+            reasoning: self.sent[index].reasoning,
             ..TokenCounts::default()
-        }
+        };
+        self.view.write_chunk_usage(out, counts, UsageFields::Chat);
     }
 
-    /// Ends the JSON of the choices of a chat chunk without tokens, and appends usage if every
+    /// Ends the JSON of the choices of a chat chunk before the first token, and appends usage if every
     /// chunk has it.
     fn end_empty_delta(&self, out: &mut String, index: usize) {
         out.push_str("},\"logprobs\":null,\"finish_reason\":null}]");
-        self.chat.view.write_chunk_usage(out, self.token_counts(index), UsageFields::Chat);
+        self.write_chunk_usage(out, index, 0);
     }
 
     fn begin_chunk(&self, out: &mut String, index: usize) {
         if index == 0 {
-            out.push_str(&self.head);
+            out.push_str(&self.chunk_head);
             return;
         }
-        out.push_str(&self.head[..self.choices_at]);
+        out.push_str(&self.chunk_head[..self.choices_at]);
         out.push_str("{\"index\":");
         json::write_json_int(out, index);
         out.push_str(DELTA_START);
@@ -158,20 +147,18 @@ impl ChatStream {
         &self,
         out: &mut String,
         choice: &ReplyChoice,
-        step: &ChoiceStreamStep,
         logprobs: &str,
         ids: Option<&[u32]>,
         end: Option<SequenceEndReason>,
     ) {
-        let view = &self.chat.view;
+        let view = &self.view;
         out.push_str("},\"logprobs\":");
         out.push_str(if logprobs.is_empty() { "null" } else { logprobs });
         match end {
             None => out.push_str(",\"finish_reason\":null"),
             Some(end) => {
                 out.push(',');
-                let stop_word =
-                    self.chat.finish_reason_of_stopped_choice(self.so_far[step.index].calls);
+                let stop_word = self.finish_reason_of_stopped_choice(self.sent[choice.index].calls);
                 view.write_finish_reason(out, choice, end, stop_word);
             }
         }
@@ -185,7 +172,7 @@ impl ChatStream {
             view.write_weight_versions(out, Some(choice.sent));
         }
         out.push_str("}]");
-        view.write_chunk_usage(out, self.token_counts(step.index), UsageFields::Chat);
+        self.write_chunk_usage(out, choice.index, choice.sent);
         if end.is_some() && !view.include_usage {
             view.write_system_fingerprint(out);
         }
@@ -201,16 +188,15 @@ impl ChatStream {
         &mut self,
         out: &mut String,
         choice: &ReplyChoice,
-        step: &ChoiceStreamStep,
         call: usize,
     ) -> bool {
-        if self.so_far[step.index].calls > call {
+        if self.sent[choice.index].calls > call {
             return false;
         }
-        self.so_far[step.index].calls = call + 1;
-        self.begin_chunk(out, step.index);
+        self.sent[choice.index].calls = call + 1;
+        self.begin_chunk(out, choice.index);
         out.push_str("\"content\":null,\"tool_calls\":[{\"id\":");
-        json::write_json_string(out, &self.chat.call_ids.tool_call_id(step.index, call));
+        json::write_json_string(out, &self.call_ids.tool_call_id(choice.index, call));
         out.push_str(",\"type\":\"function\",\"index\":");
         json::write_json_int(out, call);
         out.push_str(",\"function\":{\"name\":");
@@ -230,20 +216,19 @@ struct ChunkDelta {
     ids: Vec<u32>,
 }
 
-impl ChatStream {
-    fn collect_delta(&mut self, choice: &mut ReplyChoice, step: &ChoiceStreamStep) -> ChunkDelta {
+impl ChatRenderer {
+    fn collect_delta(&mut self, choice: &mut ReplyChoice, tokens: u32) -> ChunkDelta {
         let mut delta = ChunkDelta::default();
-        let style = self.chat.view.logprob_style();
-        let from = choice.sent - step.tokens;
-        for index in 0..step.tokens {
+        let style = self.view.logprob_style();
+        let from = choice.sent - tokens;
+        for index in 0..tokens {
             let Some(token) = choice.script.next_token(&mut choice.cursor) else {
                 break;
             };
-            self.so_far[step.index].tokens += 1;
             match token.channel {
                 OutputChannel::Content => delta.content.push_str(token.text),
                 OutputChannel::Reasoning => {
-                    self.so_far[step.index].reasoning += 1;
+                    self.sent[choice.index].reasoning += 1;
                     delta.reasoning.push_str(token.text);
                 }
                 OutputChannel::Marker => delta.hidden = true,
@@ -255,12 +240,12 @@ impl ChatStream {
             if let Some(style) = style {
                 let separator = if delta.logprobs.is_empty() { "{\"content\":[" } else { "," };
                 delta.logprobs.push_str(separator);
-                let tokenizer = &self.chat.view.tokenizer;
+                let tokenizer = &self.view.tokenizer;
                 call_with_reply_token_position(&choice.script, (from + index) as usize, |place| {
                     write_chat_logprob_entry(&mut delta.logprobs, tokenizer, &token, place, style);
                 });
             }
-            if self.chat.view.return_token_ids {
+            if self.view.return_token_ids {
                 delta.ids.push(token.id);
             }
         }
@@ -278,7 +263,7 @@ impl ChatStream {
     }
 }
 
-impl StreamRenderer for ChatStream {
+impl StreamRenderer for Box<ChatRenderer> {
     fn write_failure(&mut self, out: &mut String) -> bool {
         out.push_str(&error::stream_error_events(&error::engine_failure_fault().to_json()));
         true
@@ -286,19 +271,23 @@ impl StreamRenderer for ChatStream {
 
     /// Appends the chat chunks with the role of each choice, then the chunks with the echoed text.
     fn write_before_tokens(&mut self, out: &mut String) {
-        for index in 0..self.so_far.len() {
+        self.chunk_head = self.view.chunk_head_json("chat.completion.chunk");
+        self.choices_at = self.chunk_head.len();
+        self.chunk_head.push_str("{\"index\":0");
+        self.chunk_head.push_str(DELTA_START);
+        for index in 0..self.sent.len() {
             self.begin_chunk(out, index);
             out.push_str("\"role\":");
-            json::write_json_string(out, &self.chat.role);
+            json::write_json_string(out, &self.role);
             out.push_str(",\"content\":\"\"");
             self.end_empty_delta(out, index);
-            self.chat.write_prompt_token_ids(out);
+            self.write_prompt_token_ids(out);
             out.push_str("}\n\n");
         }
-        let Some(echo) = &self.chat.echo else {
+        let Some(echo) = &self.echo else {
             return;
         };
-        for index in 0..self.so_far.len() {
+        for index in 0..self.sent.len() {
             self.begin_chunk(out, index);
             out.push_str("\"content\":");
             json::write_json_string(out, echo);
@@ -307,17 +296,17 @@ impl StreamRenderer for ChatStream {
         }
     }
 
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
-        if !self.chat.image || step.end.is_none() {
-            return self.write_choice_step(out, choice, step);
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, tokens: u32) {
+        let end = choice.sent_end;
+        if !self.image || end.is_none() {
+            return self.write_choice_step(out, choice, tokens, end);
         }
         // The image follows the last text and precedes the finish reason.
-        let (said, over) = step.split_choice_tokens_and_end();
-        if said.tokens > 0 {
-            self.write_choice_step(out, choice, &said);
+        if tokens > 0 {
+            self.write_choice_step(out, choice, tokens, None);
         }
-        self.write_image_chunk(out, step.index);
-        self.write_choice_step(out, choice, &over);
+        self.write_image_chunk(out, choice.index);
+        self.write_choice_step(out, choice, 0, end);
     }
 
     fn write_single_tokens(
@@ -331,63 +320,67 @@ impl StreamRenderer for ChatStream {
     }
 
     fn write_closing(&mut self, out: &mut String, reply: &Reply) {
-        if self.chat.view.include_usage {
-            out.push_str(&self.head[..self.choices_at]);
+        if self.view.include_usage {
+            out.push_str(&self.chunk_head[..self.choices_at]);
             out.push_str("],");
-            self.chat.view.write_final_usage(out, reply, UsageFields::Chat);
+            self.view.write_final_usage(out, reply, UsageFields::Chat);
             out.push_str("}\n\n");
         }
         out.push_str("data: [DONE]\n\n");
     }
 }
 
-impl ChatStream {
-    /// Appends the chat chunks for one step of a choice.
+impl ChatRenderer {
+    /// Appends the chat chunks for the next `tokens` tokens of a choice, and for its end.
     fn write_choice_step(
         &mut self,
         out: &mut String,
         choice: &mut ReplyChoice,
-        step: &ChoiceStreamStep,
+        tokens: u32,
+        last: Option<SequenceEndReason>,
     ) {
-        if self.has_text_only_chunks() && step.tokens == 1 && step.end.is_none() {
+        if self.has_text_only_chunks() && tokens == 1 && last.is_none() {
             if let Some(token) = choice.script.next_token(&mut choice.cursor) {
-                self.write_text_chunk(out, &token, step.index);
+                self.begin_chunk(out, choice.index);
+                out.push_str(CONTENT_START);
+                json::push_json_escaped_unicode(out, token.text);
+                self.end_text_chunk(out, choice);
             }
             return;
         }
-        let delta = self.collect_delta(choice, step);
-        self.chat.count_tool_parser_run(ToolParserMode::Streaming, delta.call.is_some());
-        let hides = !self.chat.include_reasoning && self.chat.parsed;
-        let ids = (self.chat.view.return_token_ids && !hides).then_some(delta.ids.as_slice());
+        let delta = self.collect_delta(choice, tokens);
+        self.count_tool_parser_run(ToolParserMode::Streaming, delta.call.is_some());
+        let hides = !self.include_reasoning && self.parsed;
+        let ids = (self.view.return_token_ids && !hides).then_some(delta.ids.as_slice());
         let logprobs = if hides { "" } else { delta.logprobs.as_str() };
-        let mut end = step.end;
-        if !delta.reasoning.is_empty() && self.chat.include_reasoning {
-            self.begin_chunk(out, step.index);
+        let mut end = last;
+        if !delta.reasoning.is_empty() && self.include_reasoning {
+            self.begin_chunk(out, choice.index);
             out.push_str("\"reasoning\":");
             json::write_json_string(out, &delta.reasoning);
             let rest = !delta.content.is_empty() || delta.call.is_some();
-            self.end_chunk(out, choice, step, logprobs, ids, if rest { None } else { end.take() });
-            if !rest && step.end.is_some() {
+            self.end_chunk(out, choice, logprobs, ids, if rest { None } else { end.take() });
+            if !rest && last.is_some() {
                 return;
             }
         }
         if let Some((call, arguments)) = &delta.call {
-            if self.write_tool_call_name(out, choice, step, *call) {
-                self.end_chunk(out, choice, step, "", ids.map(|_| &[][..]), None);
+            if self.write_tool_call_name(out, choice, *call) {
+                self.end_chunk(out, choice, "", ids.map(|_| &[][..]), None);
             }
-            self.begin_chunk(out, step.index);
+            self.begin_chunk(out, choice.index);
             out.push_str("\"content\":null,\"tool_calls\":[{\"index\":");
             json::write_json_int(out, *call);
             out.push_str(",\"function\":{\"arguments\":");
             json::write_json_string(out, arguments);
             out.push_str("}}]");
-            self.end_chunk(out, choice, step, logprobs, ids, end.take());
+            self.end_chunk(out, choice, logprobs, ids, end.take());
             return;
         }
         let shown = !delta.content.is_empty() || (!delta.hidden && delta.reasoning.is_empty());
-        if shown || (end.is_some() && !self.chat.parsed) {
-            self.begin_chunk(out, step.index);
-            if !self.chat.image {
+        if shown || (end.is_some() && !self.parsed) {
+            self.begin_chunk(out, choice.index);
+            if !self.image {
                 out.push_str("\"content\":");
                 json::write_json_string(out, &delta.content);
             } else if !delta.content.is_empty() {
@@ -395,46 +388,34 @@ impl ChatStream {
                 json::write_json_string(out, &delta.content);
                 out.push_str("}]");
             }
-            if hides && (!self.chat.image || !delta.content.is_empty()) {
+            if hides && (!self.image || !delta.content.is_empty()) {
                 out.push_str(",\"reasoning\":null");
             }
-            self.end_chunk(out, choice, step, logprobs, ids, end);
+            self.end_chunk(out, choice, logprobs, ids, end);
         } else if end.is_some()
             || ((ids.is_some() || !logprobs.is_empty()) && delta.reasoning.is_empty())
         {
-            self.begin_chunk(out, step.index);
-            self.end_chunk(out, choice, step, logprobs, ids, end);
-        } else if !self.chat.parsed {
-            self.begin_chunk(out, step.index);
+            self.begin_chunk(out, choice.index);
+            self.end_chunk(out, choice, logprobs, ids, end);
+        } else if !self.parsed {
+            self.begin_chunk(out, choice.index);
             out.push_str("\"content\":\"\"");
-            self.end_chunk(out, choice, step, logprobs, ids, end);
+            self.end_chunk(out, choice, logprobs, ids, end);
         }
     }
 }
 
 /// Fast path for the chat streams whose chunks contain only text.
-impl ChatStream {
+impl ChatRenderer {
     fn has_text_only_chunks(&self) -> bool {
-        self.chat.view.logprobs.is_none()
-            && !self.chat.image
-            && !self.chat.view.return_token_ids
-            && !self.chat.parsed
-    }
-
-    /// Appends a text-only chat chunk of one token.
-    fn write_text_chunk(&mut self, out: &mut String, token: &OutputToken<'_>, index: usize) {
-        self.so_far[index].tokens += 1;
-        self.begin_chunk(out, index);
-        out.push_str(CONTENT_START);
-        json::push_json_escaped_unicode(out, token.text);
-        self.end_text_chunk(out, index);
+        self.view.logprobs.is_none() && !self.image && !self.view.return_token_ids && !self.parsed
     }
 
     /// Appends the JSON of a text-only chat chunk after its text.
-    fn end_text_chunk(&self, out: &mut String, index: usize) {
+    fn end_text_chunk(&self, out: &mut String, choice: &ReplyChoice) {
         out.push_str("\"},\"logprobs\":null,\"finish_reason\":null,\"token_ids\":null}]");
-        self.chat.view.write_chunk_usage(out, self.token_counts(index), UsageFields::Chat);
-        if self.chat.view.version >= VllmVersion::V033 {
+        self.write_chunk_usage(out, choice.index, choice.sent);
+        if self.view.version >= VllmVersion::V033 {
             out.push_str(",\"kv_transfer_params\":null");
         }
         out.push_str("}\n\n");
@@ -448,12 +429,11 @@ impl ChatStream {
         most: u32,
         bytes: usize,
     ) -> u32 {
-        if self.so_far.len() > 1 || !self.has_text_only_chunks() || self.chat.view.continuous_usage
-        {
+        if self.sent.len() > 1 || !self.has_text_only_chunks() || self.view.continuous_usage {
             return 0;
         }
-        let mut between = String::with_capacity(2 * self.head.len());
-        self.end_text_chunk(&mut between, 0);
+        let mut between = String::with_capacity(2 * self.chunk_head.len());
+        self.end_text_chunk(&mut between, choice);
         let end = between.len();
         self.begin_chunk(&mut between, 0);
         between.push_str(CONTENT_START);
@@ -480,7 +460,6 @@ impl ChatStream {
             choice.cursor.advance_script_cursor(written - before);
         }
         out.truncate(out.len() - begin);
-        self.so_far[0].tokens += written;
         written
     }
 }

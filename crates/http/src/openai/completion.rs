@@ -7,12 +7,12 @@ use serde_json::Value;
 
 use super::completion_render::{CompletionResponseSettings, CompletionStream, EchoedPrompt};
 use super::logprobs;
-use super::response_shape::ResponseShape;
+use super::response_settings::ResponseSettings;
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::dialect::ApiEndpoint;
 use crate::error::HandlerResult;
-use crate::generation::{self, GenerationRequestBody, ParsedRequestBody, RejectedGeneration};
+use crate::generation::{self, GenerationRequestBody};
 use crate::request_head::request_id;
 use crate::stream;
 use crate::transfer::{self, RequestKvTransfer};
@@ -21,8 +21,8 @@ use vllm_sim_service::prompt::{
     PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds, PromptTruncation, TruncationSide,
 };
 use vllm_sim_service::{
-    GenerationRequest, OutputTokenBudget, PrefixCacheReadRules, RequestSubmissionChecks,
-    ValidatedRequestFacts,
+    GenerationJob, GenerationRequest, OutputTokenBudget, PrefixCacheReadRules, RejectedRequest,
+    RequestSubmissionChecks,
 };
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::bounds::RequestBounds;
@@ -55,13 +55,7 @@ pub(crate) async fn create_completion(
     if let Some((request, value)) =
         text.and_then(|t| CompletionRequest::parse_long_prompt_and_body(t, bounds))
     {
-        return respond_completion(
-            &app,
-            &received,
-            &value,
-            ParsedRequestBody::new_without_model_lookup(request),
-        )
-        .await;
+        return respond_completion(&app, &received, &value, Box::new(request)).await;
     }
     let value = received.parse_dialect_json(&app)?;
     answer_completion_request(&app, &received, &value).await
@@ -72,23 +66,20 @@ pub(crate) async fn answer_completion_request(
     received: &RawRequest,
     value: &Value,
 ) -> HandlerResult {
-    let read = ParsedRequestBody::parse_generation_request_body(
-        app,
-        received,
-        generation::move_guided_to_structured_outputs(app, value),
-    )?;
-    respond_completion(app, received, value, read).await
+    let body = generation::move_guided_to_structured_outputs(app, value);
+    let request = generation::parse_generation_request_body(app, received, body)?;
+    respond_completion(app, received, value, request).await
 }
 
 async fn respond_completion(
     app: &Arc<App>,
     received: &RawRequest,
     value: &Value,
-    read: ParsedRequestBody<CompletionRequest>,
+    mut request: Box<CompletionRequest>,
 ) -> HandlerResult {
-    let (mut request, resolved) = read.into_body_and_model(app, received)?;
+    let lora = generation::resolve_request_model(app, received, &*request)?;
     if value.get("max_tokens").is_none_or(Value::is_null) {
-        request.max_tokens = app.dialect.default_max_tokens();
+        request.max_tokens = app.dialect.properties().default_max_tokens;
     }
     let stream = request.stream.unwrap_or(false);
     let interval = generation::min_tokens_per_event(request.stream_interval);
@@ -122,18 +113,18 @@ async fn respond_completion(
             app, headers, value,
         )),
         prompts: PromptSource::Inputs(take_prompt_inputs(&mut request)),
-        ..generation::new_generation_request(app, received, id)
+        ..generation::new_generation_request(app, received, id, request.model.as_deref())
     };
-    let (reply, facts) = match generation::start_generation(app, resolved, generation).await {
+    let (reply, job) = match generation::start_generation(app, lora, generation).await {
         Ok(started) => started,
-        Err(RejectedGeneration::Late { fault, .. }) if stream => {
-            return Ok(stream::failed_stream_response(&fault));
+        Err(RejectedRequest { error, late: Some(_) }) if stream => {
+            return Ok(stream::failed_stream_response(&error));
         }
-        Err(refused) => return Err(refused.into()),
+        Err(refused) => return Err(refused.error),
     };
-    let mut view = completion_view(app, &request, &facts);
-    view.view.kv_transfer_params = terms.response_kv_transfer_params(app, &facts.prompts);
-    drop((facts, request));
+    let mut view = completion_view(app, &request, &job);
+    view.view.kv_transfer_params = terms.response_kv_transfer_params(app, &job.prompts);
+    drop((job, request));
     if stream {
         let render = CompletionStream::new(view, reply.choices.len(), &reply.prompts);
         return Ok(stream::stream_reply(app, received, reply, render, interval).await);
@@ -168,9 +159,9 @@ pub(crate) fn take_prompt_inputs(request: &mut CompletionRequest) -> PromptTexts
 fn completion_view(
     app: &App,
     request: &CompletionRequest,
-    facts: &ValidatedRequestFacts,
+    job: &GenerationJob,
 ) -> CompletionResponseSettings {
-    let mut view = ResponseShape::new(app, facts);
+    let mut view = ResponseSettings::new(app, job);
     view.set_usage_reporting(request.include_usage_and_continuous_stats());
     view.return_token_ids = request.return_token_ids.unwrap_or(false);
     view.tokens_as_ids = request.return_tokens_as_token_ids.unwrap_or(view.tokens_as_ids);
@@ -189,9 +180,9 @@ fn completion_view(
         echo,
         echo_only: echo && request.max_tokens == Some(0),
         prompt_logprobs: request.prompt_logprobs.map(|top| logprobs::logprob_count(app, top)),
-        prompts: shown.then(|| facts.prompts.iter().map(show).collect()),
+        prompts: shown.then(|| job.prompts.iter().map(show).collect()),
         ec_transfer_params: None,
-        appends_prompt_index: app.dialect.appends_prompt_index(),
+        appends_prompt_index: app.dialect.properties().appends_prompt_index,
         view,
     }
 }

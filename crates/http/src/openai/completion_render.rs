@@ -8,11 +8,11 @@ use super::logprobs::{
     CompletionLogprobs, LogprobFormat, call_with_reply_token_position, for_each_prompt_token,
     write_prompt_logprobs,
 };
-use super::response_shape::{
-    ResponseShape, TokenCounts, UsageFields, end_reason_of_choice, write_output_token_ids,
+use super::response_settings::{
+    ResponseSettings, TokenCounts, UsageFields, end_reason_of_choice, write_output_token_ids,
 };
 use crate::json;
-use crate::stream::{ChoiceStreamStep, StreamRenderer};
+use crate::stream::StreamRenderer;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::VllmVersion;
@@ -27,7 +27,7 @@ pub(crate) struct EchoedPrompt {
 /// Response settings of completion replies, including those that chat replies lack.
 #[derive(Clone)]
 pub(crate) struct CompletionResponseSettings {
-    pub(crate) view: ResponseShape,
+    pub(crate) view: ResponseSettings,
     pub(crate) echo: bool,
     /// Whether the response contains only the echoed prompt (`max_tokens` is 0).
     pub(crate) echo_only: bool,
@@ -40,7 +40,7 @@ pub(crate) struct CompletionResponseSettings {
 
 impl CompletionResponseSettings {
     /// Returns the response settings for one prompt of a completion request.
-    fn shape_for_prompt(&self, prompt: usize) -> ResponseShape {
+    fn shape_for_prompt(&self, prompt: usize) -> ResponseSettings {
         let mut shape = self.view.clone();
         if self.appends_prompt_index {
             shape.id = format!("{}-{prompt}", shape.id).into();
@@ -75,8 +75,7 @@ impl CompletionResponseSettings {
 
     fn write_choice(&self, out: &mut String, index: usize, choice: &ReplyChoice) {
         let released = if self.echo_only { 0 } else { choice.released_tokens() };
-        out.push_str("{\"index\":");
-        json::write_json_int(out, index);
+        json::write_member(out, "{\"index\":", index);
         out.push_str(",\"text\":\"");
         json::push_json_escaped_unicode(out, self.echoed_text(choice));
         for token in choice.script.output_tokens().take(released as usize) {
@@ -171,7 +170,7 @@ impl CompletionStream {
         &mut self,
         out: &mut String,
         choice: &ReplyChoice,
-        step: &ChoiceStreamStep,
+        tokens: u32,
         text: &str,
         logprobs: Option<&CompletionLogprobs>,
         ids: &[u32],
@@ -179,10 +178,9 @@ impl CompletionStream {
         let view = &self.completion.view;
         let last = self.heads.len() - 1;
         out.push_str(&self.heads[choice.prompt.min(last)]);
-        out.push_str("{\"index\":");
-        json::write_json_int(out, step.index);
+        json::write_member(out, "{\"index\":", choice.index);
         out.push_str(",\"text\":\"");
-        if step.first {
+        if choice.sent == tokens {
             json::push_json_escaped_unicode(out, self.completion.echoed_text(choice));
         }
         json::push_json_escaped_unicode(out, text);
@@ -191,7 +189,7 @@ impl CompletionStream {
             Some(lists) => lists.write_completion_logprobs(out),
             None => out.push_str("null"),
         }
-        match step.end {
+        match choice.sent_end {
             None => out.push_str(",\"finish_reason\":null,\"stop_reason\":null"),
             Some(end) => {
                 out.push(',');
@@ -199,7 +197,7 @@ impl CompletionStream {
             }
         }
         out.push_str(",\"prompt_token_ids\":");
-        let shows_prompt = step.first && (view.return_token_ids || self.completion.echo);
+        let shows_prompt = choice.sent == tokens && (view.return_token_ids || self.completion.echo);
         match self.completion.echoed_prompt(choice).filter(|_| shows_prompt) {
             Some(shown) => json::write_json_int_array(out, shown.ids.iter().copied()),
             None => out.push_str("null"),
@@ -210,46 +208,39 @@ impl CompletionStream {
         } else {
             out.push_str("null")
         }
-        let new = view.version >= VllmVersion::V033;
-        view.write_weight_versions(out, step.end.map(|_| choice.sent));
+        let (new, ended) = (view.version >= VllmVersion::V033, choice.sent_end.is_some());
+        view.write_weight_versions(out, choice.sent_end.map(|_| choice.sent));
         out.push_str("}]");
         let counts = TokenCounts {
             prompt_tokens: self.prompts.get(choice.prompt).copied().unwrap_or(0),
-            completion: self.so_far[step.index].0,
+            completion: self.so_far[choice.index].0,
             ..TokenCounts::default()
         };
         view.write_chunk_usage(out, counts, UsageFields::Completion);
-        if step.end.is_some() && !view.include_usage {
+        if ended && !view.include_usage {
             view.write_system_fingerprint(out);
         }
-        if new || (step.end.is_some() && view.kv_transfer_params.is_some()) {
+        if new || (ended && view.kv_transfer_params.is_some()) {
             out.push_str(",\"kv_transfer_params\":");
-            if step.end.is_some() {
-                view.write_kv_transfer_params(out)
-            } else {
-                out.push_str("null")
-            }
+            if ended { view.write_kv_transfer_params(out) } else { out.push_str("null") }
         }
         out.push_str("}\n\n");
     }
 }
 
 impl StreamRenderer for CompletionStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, tokens: u32) {
         let style = self.completion.view.logprob_style();
         let mut lists =
-            style.map(|_| CompletionLogprobs::with_text_offset(self.so_far[step.index].1));
-        if let (true, Some(lists), Some(style)) = (step.first, &mut lists, style) {
+            style.map(|_| CompletionLogprobs::with_text_offset(self.so_far[choice.index].1));
+        if let (true, Some(lists), Some(style)) = (choice.sent == tokens, &mut lists, style) {
             self.completion.push_prompt_logprobs(lists, choice, style);
         }
         let mut text = String::new();
         let mut ids = Vec::new();
-        for _ in 0..step.tokens {
-            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
-                break;
-            };
-            let position = self.so_far[step.index].0 as usize;
-            self.so_far[step.index].0 += 1;
+        for token in choice.script.next_tokens(&mut choice.cursor, tokens) {
+            let position = self.so_far[choice.index].0 as usize;
+            self.so_far[choice.index].0 += 1;
             if self.completion.echo_only {
                 continue;
             }
@@ -267,9 +258,9 @@ impl StreamRenderer for CompletionStream {
             }
         }
         if let Some(lists) = &lists {
-            self.so_far[step.index].1 = lists.next_text_offset();
+            self.so_far[choice.index].1 = lists.next_text_offset();
         }
-        self.write_chunk(out, choice, step, &text, lists.as_ref(), &ids);
+        self.write_chunk(out, choice, tokens, &text, lists.as_ref(), &ids);
     }
 
     fn write_closing(&mut self, out: &mut String, reply: &Reply) {

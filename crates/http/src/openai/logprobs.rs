@@ -215,10 +215,8 @@ pub(super) fn write_chat_logprob_entry(
 }
 
 fn write_logprob_entry(out: &mut String, entry: &TokenLogprob, bytes: &[u8]) {
-    out.push_str("{\"token\":");
-    json::write_json_string(out, &entry.text);
-    out.push_str(",\"logprob\":");
-    json::write_python_float(out, entry.logprob);
+    json::write_member(out, "{\"token\":", &entry.text);
+    json::write_member(out, ",\"logprob\":", entry.logprob);
     out.push_str(",\"bytes\":");
     json::write_json_int_array(out, bytes.iter().map(|b| u32::from(*b)));
 }
@@ -340,12 +338,9 @@ pub(crate) fn write_prompt_logprobs(
             }
             out.push('"');
             json::write_json_int(out, entry.id);
-            out.push_str("\":{\"logprob\":");
-            json::write_python_float(out, entry.logprob);
-            out.push_str(",\"rank\":");
-            json::write_json_int(out, entry.rank);
-            out.push_str(",\"decoded_token\":");
-            json::write_json_string(out, &entry.text);
+            json::write_member(out, "\":{\"logprob\":", entry.logprob);
+            json::write_member(out, ",\"rank\":", entry.rank);
+            json::write_member(out, ",\"decoded_token\":", &entry.text);
             out.push('}');
         }
         out.push('}');

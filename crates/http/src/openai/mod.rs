@@ -8,5 +8,5 @@ pub(super) mod completion;
 mod completion_render;
 pub(super) mod logprobs;
 pub(super) mod models;
-pub(super) mod response_shape;
+pub(super) mod response_settings;
 pub(super) mod responses;

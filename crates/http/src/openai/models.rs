@@ -26,7 +26,7 @@ pub(crate) async fn list_models(State(app): State<Arc<App>>) -> Response<Body> {
         write_model_card(&mut out, &ModelCard { id: name, root, parent: None, max, created });
     }
     let adapter_context =
-        app.dialect.lists_adapter_context().then_some(app.settings.model.max_model_len);
+        app.dialect.properties().lists_adapter_context.then_some(app.settings.model.max_model_len);
     for adapter in models.loaded_lora_adapters().iter() {
         out.push(',');
         let parent = adapter.base.as_deref().unwrap_or(models.displayed_model_name());
@@ -55,14 +55,10 @@ struct ModelCard<'a> {
 }
 
 fn write_model_card(out: &mut String, card: &ModelCard<'_>) {
-    out.push_str("{\"id\":");
-    json::write_json_string(out, card.id);
-    out.push_str(",\"object\":\"model\",\"created\":");
-    json::write_json_int(out, card.created);
-    out.push_str(",\"owned_by\":\"vllm\",\"root\":");
-    json::write_json_string(out, card.root);
-    out.push_str(",\"parent\":");
-    json::write_optional_json_string(out, card.parent);
+    json::write_member(out, "{\"id\":", card.id);
+    json::write_member(out, ",\"object\":\"model\",\"created\":", card.created);
+    json::write_member(out, ",\"owned_by\":\"vllm\",\"root\":", card.root);
+    json::write_member(out, ",\"parent\":", card.parent);
     out.push_str(",\"max_model_len\":");
     match card.max {
         Some(max) => json::write_json_int(out, max),
@@ -70,7 +66,6 @@ fn write_model_card(out: &mut String, card: &ModelCard<'_>) {
     }
     out.push_str(",\"permission\":[{\"id\":\"modelperm-");
     out.push_str(&new_random_hex_id());
-    out.push_str("\",\"object\":\"model_permission\",\"created\":");
-    json::write_json_int(out, card.created);
+    json::write_member(out, "\",\"object\":\"model_permission\",\"created\":", card.created);
     out.push_str(",\"allow_create_engine\":false,\"allow_sampling\":true,\"allow_logprobs\":true,\"allow_search_indices\":false,\"allow_view\":true,\"allow_fine_tuning\":false,\"organization\":\"*\",\"group\":null,\"is_blocking\":false}]}");
 }

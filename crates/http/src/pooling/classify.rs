@@ -47,7 +47,7 @@ pub(crate) async fn create_classification(
 }
 
 /// Returns the label of a class in the model's `config.json`, else `LABEL_n`.
-fn class_label(app: &App, class: usize) -> String {
+pub(crate) fn class_label(app: &App, class: usize) -> String {
     let config = app.settings.model.hf_config.as_deref();
     config
         .and_then(|config| config.get("id2label")?.get(class.to_string())?.as_str())

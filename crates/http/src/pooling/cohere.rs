@@ -20,6 +20,7 @@ use crate::body::RawRequest;
 use crate::error::HandlerResult;
 use crate::json;
 use vllm_sim_service::pooling::{llmd_embedding, unit_embedding};
+use vllm_sim_wire::body::validate_and_read_body;
 use vllm_sim_wire::cohere::{CohereEmbedContent, CohereEmbedRequest};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::PoolingRequest;
@@ -29,7 +30,7 @@ pub(crate) async fn create_cohere_embeddings(
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
-    let request = CohereEmbedRequest::parse_cohere_embed_request(&value)?;
+    let request = validate_and_read_body::<CohereEmbedRequest>(&value)?;
     pooling_model_name(&app, request.model.as_deref())?;
     received.check_prompt_encodable(&["texts", "inputs"])?;
     let converted = pooling_body(&app, &request)?;
@@ -142,7 +143,7 @@ fn task_instruction<'a>(app: &'a App, kind: Option<&str>) -> Result<Option<&'a s
     let Some(kind) = kind.filter(|_| app.settings.pooling.embeds_like_model) else {
         return Ok(None);
     };
-    let known = &app.settings.pooling.task_instructions;
+    let known = &app.settings.model.task_instructions;
     let shown = vllm_sim_python::python_repr(&kind.into());
     match known.get(kind) {
         Some(text) => Ok(Some(text.as_str()).filter(|text| !text.is_empty())),

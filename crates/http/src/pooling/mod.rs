@@ -31,12 +31,11 @@ use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 /// Returns the model name for the response of a pooling route; llm-d ignores the requested name.
 fn pooling_model_name(app: &App, requested: Option<&str>) -> Result<Arc<str>, Fault> {
     let models = &app.service.models;
-    let unknown = || Fault::unknown_pooling_model_fault(requested.unwrap_or_default());
-    let found = models.resolve_model_name(requested).ok_or_else(unknown);
-    Ok(match app.dialect.pooling_model(found)? {
-        Some(target) => models.model_name_in_responses(&target),
-        None => models.displayed_model_name().clone(),
-    })
+    let name = requested.unwrap_or_default();
+    let found = models.resolve_model_name(name);
+    let found = found.map_err(|_| Fault::unknown_pooling_model_fault(name));
+    let lora = app.dialect.pooling_model(found)?;
+    Ok(models.model_name_in_responses(lora.as_deref()).clone())
 }
 
 /// vLLM's error for pooling input that only a plugin can read.
@@ -147,10 +146,8 @@ async fn tokenize_inputs(
 fn list_head_json(id: &str, model: &str) -> String {
     let mut head = String::from("{\"id\":");
     json::write_json_string(&mut head, id);
-    head.push_str(",\"object\":\"list\",\"created\":");
-    json::write_json_int(&mut head, unix_now_secs() as u64);
-    head.push_str(",\"model\":");
-    json::write_json_string(&mut head, model);
+    json::write_member(&mut head, ",\"object\":\"list\",\"created\":", unix_now_secs() as u64);
+    json::write_member(&mut head, ",\"model\":", model);
     head.push_str(",\"data\":[");
     head
 }

@@ -12,7 +12,7 @@ use super::{count_in_flight, pooling_request_id, usage_json, vector};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
-use crate::vllm::ok_json_response;
+use crate::error::ok_json_response;
 use vllm_sim_config::ModelTask;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::prompt::PromptTruncation;

@@ -10,10 +10,11 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::json;
 
+use super::errors::SglangResult;
 use super::{control, endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
-use crate::error;
+use crate::error::ok_json_response;
 use vllm_sim_wire::sglang::server_control::{AttachCacheStorageRequest, Struct};
 
 /// Returns SGLang's refusal of a server without `--admin-api-key`; `None` with the key.
@@ -35,24 +36,21 @@ pub(super) async fn get_cache_storage(State(app): State<Arc<App>>) -> Response<B
         "hicache_storage_prefetch_policy": "timeout",
         "hicache_write_policy": "write_through",
     });
-    error::json_response(StatusCode::OK, body.to_string())
+    ok_json_response(&body)
 }
 
 /// Handles `PUT /hicache/storage-backend`, which a server without hierarchical cache refuses.
 pub(super) async fn attach_cache_storage(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
+) -> SglangResult {
     let at = &endpoint::ATTACH_CACHE_STORAGE;
-    let read = endpoint::read_request::<Struct<AttachCacheStorageRequest>>(&app, &received, at);
-    if let Err(fault) = read {
-        return errors::openai_error(&fault);
-    }
-    missing_admin_key_response(&app).unwrap_or_else(|| {
+    endpoint::read_request::<Struct<AttachCacheStorageRequest>>(&app, &received, at)?;
+    Ok(missing_admin_key_response(&app).unwrap_or_else(|| {
         let text =
             "Failed to attach HiCache storage backend.\nHierarchical cache is not enabled.\n";
         control::text_response(StatusCode::BAD_REQUEST, text)
-    })
+    }))
 }
 
 /// Handles `DELETE /hicache/storage-backend`, which a server without hierarchical cache refuses.
@@ -80,5 +78,5 @@ pub(super) async fn get_cache_storage_layout(State(app): State<Arc<App>>) -> Res
         "hicache_object_layout": {"pools": []},
         "reason": "Hierarchical cache is disabled",
     });
-    error::json_response(StatusCode::OK, body.to_string())
+    ok_json_response(&body)
 }

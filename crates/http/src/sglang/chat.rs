@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::Response;
 use serde_json::Value;
 
 use super::chat_render::{ChatStream, SglangChatFormat};
 use super::disaggregation::PrefillBootstrapTarget;
+use super::errors::SglangResult;
 use super::meta::MetaInfoSettings;
 use super::request::{
     self, LogprobOptions, SglangGenerationRequest, first_element_or_self, given_or_new_request_id,
@@ -17,52 +16,45 @@ use super::usage::{EndedRequestCounter, UsageSettings};
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
-use crate::generation::{self, RejectedGeneration};
-use crate::openai::response_shape::ResponseShape;
+use crate::generation;
+use crate::openai::response_settings::ResponseSettings;
 use crate::openai::{chat, logprobs};
 use crate::stream;
-use vllm_sim_service::Reply;
 use vllm_sim_service::prompt::PromptSource;
+use vllm_sim_service::{RejectedRequest, Reply};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallRendering};
 use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
 
-pub(super) async fn create_chat(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> Response<Body> {
-    errors::response_or_openai_error(answer(&app, &received).await)
-}
-
-async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
-    let body = endpoint::parse_body_or_fault(received, &endpoint::CHAT_COMPLETIONS)?;
+pub(super) async fn create_chat(State(app): State<Arc<App>>, received: RawRequest) -> SglangResult {
+    let body = endpoint::parse_body_or_fault(&received, &endpoint::CHAT_COMPLETIONS)?;
     // SGLang's first validator expects an object.
     if body.as_ref().is_some_and(|body| !body.is_object()) {
-        return Err(errors::unhandled_exception_fault());
+        return Err(errors::unhandled_exception_fault().into());
     }
     let request: SglangChatRequest =
-        endpoint::read_parsed_body(app, body.as_ref(), &endpoint::CHAT_COMPLETIONS)?;
-    request.validate_chat_request(&app.rules.limits, request::explicit_context_length(app))?;
-    let calls = reply_tool_call_rendering(app);
-    let started = match start_chat(app, received, &request, calls).await {
+        endpoint::read_parsed_body(&app, body.as_ref(), &endpoint::CHAT_COMPLETIONS)?;
+    request.validate_chat_request(&app.rules.limits, request::explicit_context_length(&app))?;
+    let calls = reply_tool_call_rendering(&app);
+    let started = match start_chat(&app, &received, &request, calls).await {
         Ok(started) => started,
         Err(refused) if request.stream => {
             let fault = request::kv_negotiation_fault_or_other(refused)?;
             return Ok(errors::failed_openai_stream(&fault));
         }
-        Err(refused) => return Err(refused.into()),
+        Err(refused) => return Err(refused.error.into()),
     };
     let StartedChatGeneration { reply, format, counter } = started;
     if request.stream {
         let interval = generation::min_tokens_per_event(None);
         let render = ChatStream::new(format, counter, &reply);
-        return Ok(stream::stream_reply(app, received, reply, render, interval).await);
+        return Ok(stream::stream_reply(&app, &received, reply, render, interval).await);
     }
     let body = generation::render_finished_reply(reply, move |reply| {
         counter.count_ended_reply(reply);
         format.chat_completion_body_json(reply)
     });
-    Ok(generation::json_response_with_load_header(app, &received.headers, body.await?.to_string()))
+    Ok(generation::json_response_with_load_header(&app, &received.headers, body.await?.to_string()))
 }
 
 /// Returns how a reply renders tool calls: as text if the server has no tool parser, else parsed.
@@ -90,7 +82,7 @@ pub(super) async fn start_chat(
     received: &RawRequest,
     request: &SglangChatRequest,
     calls: ToolCallRendering,
-) -> Result<StartedChatGeneration, RejectedGeneration> {
+) -> Result<StartedChatGeneration, RejectedRequest<Fault>> {
     if request.n == 1 && request.cache_salt.as_ref().is_some_and(Value::is_array) {
         let text = "cache_salt should be a string for a single request.";
         return Err(Fault::bad_request(text).into());
@@ -107,7 +99,7 @@ pub(super) async fn start_chat(
         start: None,
     };
     let model = Some(request.model.as_str());
-    let resolved = request::resolve_model(app, received, model, request.lora_path.as_ref())?;
+    let lora = request::resolve_model(app, received, model, request.lora_path.as_ref())?;
     let structured = sampling.is_structured_output();
     let id = given_or_new_request_id(app, request.single_request_id()?)?;
     let hides_output = sampling.max_new_tokens() == Some(0);
@@ -122,21 +114,20 @@ pub(super) async fn start_chat(
         rank,
         priority: request.priority,
         cache_salt: request::cache_salt(request.cache_salt.as_ref().map(first_element_or_self)),
-        echo: false,
+        ..SglangGenerationRequest::default()
     };
     let bootstrap = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
     let bootstrap = bootstrap.map(Option::as_ref);
     let prefill_rank = request.disagg_prefill_dp_rank;
     let target =
         PrefillBootstrapTarget::from_request_body(bootstrap, prefill_rank, &received.headers, 0)?;
-    let started =
-        request::start_sglang_generation(app, received, resolved, generation, &target).await;
-    let (reply, facts) = started.map_err(|refused| text_only_fault(refused, request))?;
+    let started = request::start_sglang_generation(app, received, lora, generation, &target).await;
+    let (reply, job) = started.map_err(|refused| text_only_fault(refused, request))?;
     let shows_prompt = request.return_prompt_token_ids || request.return_token_ids;
-    let shape = ResponseShape::new(app, &facts);
-    let mut meta = MetaInfoSettings::new(app, &facts, shape, logprobs, rank);
+    let shape = ResponseSettings::new(app, &job);
+    let mut meta = MetaInfoSettings::new(app, &job, shape, logprobs, rank);
     if shows_prompt {
-        meta.store_prompt_token_ids(&facts);
+        meta.store_prompt_token_ids(&job);
     }
     meta.texts = true;
     let mut format = SglangChatFormat::new(
@@ -147,26 +138,20 @@ pub(super) async fn start_chat(
     );
     format.hides_output = hides_output;
     format.parses_calls = calls == ToolCallRendering::Parsed && chat.tools.is_some();
-    let counter = EndedRequestCounter {
-        metrics: app.metrics.clone(),
-        streaming: request.stream,
-        structured,
-        session: None,
-    };
+    let counter = EndedRequestCounter::new(app, request.stream, structured);
     Ok(StartedChatGeneration { reply, format, counter })
 }
 
 /// Returns SGLang's error for a media part in a request to a model that reads only text.
-fn text_only_fault(refused: RejectedGeneration, request: &SglangChatRequest) -> RejectedGeneration {
-    match refused {
-        RejectedGeneration::Early(fault)
-            if fault.message.ends_with("is not a multimodal model") =>
-        {
-            let kind = request.first_media_part_type().unwrap_or("unknown");
-            RejectedGeneration::Early(Fault::bad_request(format!(
-                "Model only supports text input; received unsupported content type '{kind}'."
-            )))
-        }
-        refused => refused,
+fn text_only_fault(
+    refused: RejectedRequest<Fault>,
+    request: &SglangChatRequest,
+) -> RejectedRequest<Fault> {
+    if refused.late.is_some() || !refused.error.message.ends_with("is not a multimodal model") {
+        return refused;
     }
+    let kind = request.first_media_part_type().unwrap_or("unknown");
+    let text =
+        format!("Model only supports text input; received unsupported content type '{kind}'.");
+    Fault::bad_request(text).into()
 }

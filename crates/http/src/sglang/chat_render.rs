@@ -12,8 +12,8 @@ use super::meta::{MetaInfoSettings, finish_type_and_matched_stop, sglang_finish_
 use super::usage::{EndedRequestCounter, UsageSettings, prompt_only_usage_json};
 use crate::error;
 use crate::openai::logprobs::TokenLogprob;
-use crate::openai::response_shape::end_reason_of_choice;
-use crate::stream::{ChoiceStreamStep, StreamRenderer};
+use crate::openai::response_settings::end_reason_of_choice;
+use crate::stream::StreamRenderer;
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
@@ -342,17 +342,14 @@ impl ChatStream {
         }
     }
 
-    fn collect_delta(&mut self, choice: &mut ReplyChoice, step: &ChoiceStreamStep) -> StepDelta {
+    fn collect_delta(&mut self, choice: &mut ReplyChoice, tokens: u32) -> StepDelta {
         let mut delta = StepDelta::default();
         let separate = self.format.separate_reasoning;
         if self.format.hides_output {
             return delta;
         }
-        let sent = &mut self.choices[step.index];
-        for _ in 0..step.tokens {
-            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
-                break;
-            };
+        let sent = &mut self.choices[choice.index];
+        for token in choice.script.next_tokens(&mut choice.cursor, tokens) {
             sent.tokens += 1;
             match token.channel {
                 OutputChannel::Reasoning => {
@@ -379,10 +376,10 @@ impl ChatStream {
 }
 
 impl StreamRenderer for ChatStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
-        let index = step.index;
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, tokens: u32) {
+        let index = choice.index;
         let before = self.choices[index].tokens;
-        if step.first || before == 0 && step.end.is_some() {
+        if choice.sent == tokens || before == 0 && choice.sent_end.is_some() {
             let delta = json!({"reasoning_content": null, "role": "assistant", "content": ""});
             let choice = json!([{
                 "index": index,
@@ -393,7 +390,7 @@ impl StreamRenderer for ChatStream {
             }]);
             self.write_chunk(out, choice, None);
         }
-        let delta = self.collect_delta(choice, step);
+        let delta = self.collect_delta(choice, tokens);
         let now = self.choices[index].tokens;
         let mut logprobs = match now - before {
             0 => Value::Null,
@@ -409,7 +406,7 @@ impl StreamRenderer for ChatStream {
         for (at, arguments) in &delta.calls {
             self.write_call(out, index, choice, (*at, arguments));
         }
-        if let Some(end) = step.end {
+        if let Some(end) = choice.sent_end {
             let (kind, matched) = finish_type_and_matched_stop(&sglang_finish_reason_json(
                 choice,
                 end,

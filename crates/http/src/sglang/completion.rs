@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::Response;
 
 use super::completion_render::{CompletionFormat, CompletionStream};
 use super::disaggregation::PrefillBootstrapTarget;
+use super::errors::SglangResult;
 use super::meta::MetaInfoSettings;
 use super::request::{
     self, LogprobOptions, SglangGenerationRequest, first_element_or_self, given_or_new_request_id,
@@ -18,13 +17,12 @@ use crate::app::App;
 use crate::body::RawRequest;
 use crate::generation;
 use crate::openai::logprobs;
-use crate::openai::response_shape::ResponseShape;
+use crate::openai::response_settings::ResponseSettings;
 use crate::stream;
 use vllm_sim_service::prompt::{
     PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds, PromptTruncation,
 };
 use vllm_sim_tokenizer::SpecialTokenHandling;
-use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::completion::CompletionPrompt;
 use vllm_sim_wire::sglang::completion::SglangCompletionRequest;
 use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
@@ -32,28 +30,24 @@ use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
 pub(super) async fn create_completion(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
-    errors::response_or_openai_error(answer(&app, &received).await)
-}
-
-async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
+) -> SglangResult {
     let request: SglangCompletionRequest =
-        endpoint::read_request(app, received, &endpoint::COMPLETIONS)?;
+        endpoint::read_request(&app, &received, &endpoint::COMPLETIONS)?;
     request.validate_completion_request()?;
     request.check_request_ids()?;
     let vocabulary = app.service.generator.tokenizer().vocab_size();
     let sampling =
         SglangSamplingParams::parse_sampling_params(&request.sampling_params()?, vocabulary)?;
     let rank = request.routed_dp_rank.or(request.data_parallel_rank);
-    let rank = request::data_parallel_rank(app, &received.headers, rank)?;
+    let rank = request::data_parallel_rank(&app, &received.headers, rank)?;
     // A request with `echo` and log probabilities also gets those of the prompt.
     let start = (request.echo && request.logprobs.is_some_and(|top| top > 0)).then_some(0);
-    let top = request.logprobs.map(|top| logprobs::logprob_count(app, top.max(0).into()));
+    let top = request.logprobs.map(|top| logprobs::logprob_count(&app, top.max(0).into()));
     let logprobs = LogprobOptions { top, start };
     let model = Some(request.model.as_str());
-    let resolved = request::resolve_model(app, received, model, request.lora_path.as_ref())?;
+    let lora = request::resolve_model(&app, &received, model, request.lora_path.as_ref())?;
     let structured = sampling.is_structured_output();
-    let id = given_or_new_request_id(app, request.rid.as_ref())?;
+    let id = given_or_new_request_id(&app, request.rid.as_ref())?;
     let generation = SglangGenerationRequest {
         id: id.clone(),
         prompts: PromptSource::Inputs(prompt_inputs(&request)),
@@ -62,10 +56,8 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         rank,
         priority: request.priority,
         cache_salt: request::cache_salt(request.cache_salt.as_ref().map(first_element_or_self)),
-        tools: None,
-        parses_calls: false,
-        reasoning: None,
         echo: request.echo,
+        ..SglangGenerationRequest::default()
     };
     let bootstrap = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
     let bootstrap = bootstrap.map(Option::as_ref);
@@ -73,40 +65,35 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     let target =
         PrefillBootstrapTarget::from_request_body(bootstrap, prefill_rank, &received.headers, 0)?;
     let started =
-        request::start_sglang_generation(app, received, resolved, generation, &target).await;
-    let (reply, facts) = match started {
+        request::start_sglang_generation(&app, &received, lora, generation, &target).await;
+    let (reply, job) = match started {
         Ok(started) => started,
         Err(refused) if request.stream => {
             let fault = request::kv_negotiation_fault_or_other(refused)?;
             return Ok(errors::failed_openai_stream(&fault));
         }
-        Err(refused) => return Err(refused.into()),
+        Err(refused) => return Err(refused.error.into()),
     };
-    let shape = ResponseShape::new(app, &facts);
-    let mut meta = MetaInfoSettings::new(app, &facts, shape, logprobs, rank);
+    let shape = ResponseSettings::new(&app, &job);
+    let mut meta = MetaInfoSettings::new(&app, &job, shape, logprobs, rank);
     if request.return_token_ids {
-        meta.store_prompt_token_ids(&facts);
+        meta.store_prompt_token_ids(&job);
     }
     meta.texts = true;
-    let usage = UsageSettings::new(app, request.stream_options.as_ref());
-    let echo = request.echo.then(|| echoed_texts(app, &request));
+    let usage = UsageSettings::new(&app, request.stream_options.as_ref());
+    let echo = request.echo.then(|| echoed_texts(&app, &request));
     let format = CompletionFormat::new(&request, id, meta, usage, echo.unwrap_or_default());
-    let counter = EndedRequestCounter {
-        metrics: app.metrics.clone(),
-        streaming: request.stream,
-        structured,
-        session: None,
-    };
+    let counter = EndedRequestCounter::new(&app, request.stream, structured);
     if request.stream {
         let interval = generation::min_tokens_per_event(None);
         let render = CompletionStream::new(format, counter, &reply);
-        return Ok(stream::stream_reply(app, received, reply, render, interval).await);
+        return Ok(stream::stream_reply(&app, &received, reply, render, interval).await);
     }
     let body = generation::render_finished_reply(reply, move |reply| {
         counter.count_ended_reply(reply);
         format.completion_body_json(reply)
     });
-    Ok(generation::json_response_with_load_header(app, &received.headers, body.await?.to_string()))
+    Ok(generation::json_response_with_load_header(&app, &received.headers, body.await?.to_string()))
 }
 
 fn prompt_inputs(request: &SglangCompletionRequest) -> PromptTextsOrTokenIds {

@@ -12,10 +12,10 @@ use super::meta::{MetaInfoSettings, finish_type_and_matched_stop, sglang_finish_
 use super::usage::{EndedRequestCounter, UsageSettings, without_nulls};
 use crate::error;
 use crate::openai::logprobs::{LogprobFormat, TokenLogprob, for_each_prompt_token, token_logprobs};
-use crate::openai::response_shape::end_reason_of_choice;
-use crate::stream::{ChoiceStreamStep, StreamRenderer};
+use crate::openai::response_settings::end_reason_of_choice;
+use crate::output_piece::OutputPiece;
+use crate::stream::StreamRenderer;
 use vllm_sim_engine::SequenceEndReason;
-use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::sglang::completion::SglangCompletionRequest;
 
@@ -28,26 +28,6 @@ pub(super) struct CompletionFormat {
     /// Texts of the prompts, which the response repeats before the outputs (`echo`).
     echo: Vec<String>,
     shows_ids: bool,
-}
-
-/// Part of a completion's output for one stream event or the whole response: its text, token ids
-/// and position.
-#[derive(Default)]
-struct Piece {
-    text: String,
-    ids: Vec<u32>,
-    from: usize,
-    /// Whether this part is the beginning of the completion's output.
-    is_first: bool,
-}
-
-impl Piece {
-    fn push(&mut self, id: u32, text: &str, channel: OutputChannel) {
-        self.ids.push(id);
-        if channel != OutputChannel::Marker {
-            self.text.push_str(text);
-        }
-    }
 }
 
 impl CompletionFormat {
@@ -65,11 +45,7 @@ impl CompletionFormat {
     /// Returns the JSON of the completion response for an ended reply.
     pub(super) fn completion_body_json(&self, reply: &Reply) -> Value {
         let choices = reply.choices.iter().enumerate().map(|(index, choice)| {
-            let mut piece = Piece { is_first: true, ..Piece::default() };
-            let released = choice.released_tokens() as usize;
-            for token in choice.script.output_tokens().take(released) {
-                piece.push(token.id, token.text, token.channel);
-            }
+            let piece = OutputPiece::released_output(choice);
             self.choice(index, choice, &piece, Some(end_reason_of_choice(choice)))
         });
         json!({
@@ -87,10 +63,10 @@ impl CompletionFormat {
         &self,
         index: usize,
         choice: &ReplyChoice,
-        piece: &Piece,
+        piece: &OutputPiece,
         end: Option<SequenceEndReason>,
     ) -> Value {
-        let echo = self.echo.get(choice.prompt).filter(|_| piece.is_first);
+        let echo = self.echo.get(choice.prompt).filter(|_| piece.from == 0);
         let text = format!("{}{}", echo.map_or("", String::as_str), piece.text);
         let reason =
             end.map(|end| sglang_finish_reason_json(choice, end, &self.meta.shape.tokenizer));
@@ -104,7 +80,7 @@ impl CompletionFormat {
         });
         if self.shows_ids {
             json["token_ids"] = json!(piece.ids);
-            if piece.is_first {
+            if piece.from == 0 {
                 json["prompt_token_ids"] = json!(self.meta.prompt_token_ids(choice.prompt));
             }
         }
@@ -113,12 +89,12 @@ impl CompletionFormat {
 
     /// Returns the log probabilities of a part of a completion's output; the first part also has
     /// those of the prompt.
-    fn logprobs(&self, choice: &ReplyChoice, piece: &Piece) -> Value {
+    fn logprobs(&self, choice: &ReplyChoice, piece: &OutputPiece) -> Value {
         let Some(top) = self.meta.logprobs.top else {
             return Value::Null;
         };
         let mut lists = Lists { top, ..Lists::default() };
-        if let Some(start) = self.meta.logprobs.start.filter(|_| piece.is_first) {
+        if let Some(start) = self.meta.logprobs.start.filter(|_| piece.from == 0) {
             let shape = &self.meta.shape;
             let style = LogprobFormat {
                 top,
@@ -218,21 +194,16 @@ impl CompletionStream {
 }
 
 impl StreamRenderer for CompletionStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
-        let from = self.sent[step.index] as usize;
-        let mut piece = Piece { from, is_first: from == 0, ..Piece::default() };
-        for _ in 0..step.tokens {
-            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
-                break;
-            };
-            piece.push(token.id, token.text, token.channel);
-        }
-        self.sent[step.index] += piece.ids.len() as u32;
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, tokens: u32) {
+        let from = self.sent[choice.index] as usize;
+        let mut piece = OutputPiece { from, ..OutputPiece::default() };
+        piece.push_step(choice, tokens);
+        self.sent[choice.index] += piece.ids.len() as u32;
         let usage = self.format.usage;
         let prompt = self.prompts.get(choice.prompt).copied().unwrap_or(0);
-        let shown = || UsageSettings::choice_usage_json(prompt, self.sent[step.index], 0);
+        let shown = || UsageSettings::choice_usage_json(prompt, self.sent[choice.index], 0);
         let usage = usage.continuous.then(shown).unwrap_or_default();
-        let choice = self.format.choice(step.index, choice, &piece, step.end);
+        let choice = self.format.choice(choice.index, choice, &piece, choice.sent_end);
         self.write_chunk(out, json!([choice]), usage);
     }
 

@@ -9,12 +9,15 @@ use axum::extract::State;
 use axum::http::{Method, Response, StatusCode, Uri};
 use serde_json::{Map, Value, json};
 
+use super::errors::SglangResult;
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
+use crate::error::ok_json_response;
 use vllm_sim_service::{LoraAdapterLoadMode, PauseMode, PrefixCacheResetScope};
 use vllm_sim_wire::fastapi::RouteFunction;
+use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::server_control::{
     AbortRequest, ConfigureLoggingRequest, ContinueRequest, FlushCacheQuery, LoadAdapterRequest,
     PauseRequest, Struct, UnloadAdapterRequest,
@@ -31,17 +34,13 @@ pub(super) async fn flush_cache(
     State(app): State<Arc<App>>,
     method: Method,
     uri: Uri,
-) -> Response<Body> {
+) -> SglangResult {
     let at = match method {
         Method::GET => RouteFunction { method: "GET", ..endpoint::FLUSH_CACHE },
         _ => endpoint::FLUSH_CACHE,
     };
-    let timeout = match endpoint::read_query::<FlushCacheQuery>(&uri, &["timeout"], &at) {
-        Ok(FlushCacheQuery { timeout }) => {
-            Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX)
-        }
-        Err(fault) => return errors::openai_error(&fault),
-    };
+    let FlushCacheQuery { timeout } = endpoint::read_query(&uri, &["timeout"], &at)?;
+    let timeout = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::MAX);
     let becomes_idle = async {
         while is_busy(&app) {
             tokio::time::sleep(FLUSH_POLL_INTERVAL).await;
@@ -50,18 +49,18 @@ pub(super) async fn flush_cache(
     if is_busy(&app) && !timeout.is_zero() {
         let waited = tokio::time::timeout(timeout, becomes_idle).await;
         if waited.is_err() {
-            return text_response(StatusCode::BAD_REQUEST, "Timed out waiting for idle state.");
+            return Ok(text_response(StatusCode::BAD_REQUEST, "Timed out waiting for idle state."));
         }
     }
     let flushed = !is_busy(&app) && app.service.reset_prefix_cache(PrefixCacheResetScope::WhenIdle);
-    match flushed {
+    Ok(match flushed {
         true => text_response(
             StatusCode::OK,
             "Cache flushed.\nPlease check backend logs for more details. (When there are running \
              or waiting requests, the operation will not be performed.)\n",
         ),
         false => text_response(StatusCode::BAD_REQUEST, "Flush cache failed.\n"),
-    }
+    })
 }
 
 /// Returns whether requests run or wait; requests that a pause holds back do not count.
@@ -87,39 +86,39 @@ pub(super) fn text_response(status: StatusCode, text: &'static str) -> Response<
 pub(super) async fn abort_request(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
+) -> SglangResult {
     let Struct(request): Struct<AbortRequest> =
-        match endpoint::read_request(&app, &received, &endpoint::ABORT) {
-            Ok(request) => request,
-            Err(fault) => return errors::openai_error(&fault),
-        };
+        endpoint::read_request(&app, &received, &endpoint::ABORT)?;
     match request.rid {
         _ if request.abort_all => abort_all_requests(&app),
         Some(id) if !id.is_empty() && app.service.has_request(&id) => {
             app.service.abort_requests_with_prefix(&id);
-            app.metrics.on_abort_command();
+            count_abort_command(&app);
         }
         _ => {}
     }
-    error::empty_response(StatusCode::OK)
+    Ok(error::empty_response(StatusCode::OK))
 }
 
 /// Aborts all requests, and counts the command in the metrics.
 pub(super) fn abort_all_requests(app: &App) {
     app.service.abort_requests(None);
-    app.metrics.on_abort_command();
+    count_abort_command(app);
+}
+
+fn count_abort_command(app: &App) {
+    if let Some(metrics) = app.metrics.imitated() {
+        metrics.on_abort_command();
+    }
 }
 
 /// Handles `POST /pause_generation`: by default aborts running requests; later requests wait.
 pub(super) async fn pause_generation(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
+) -> SglangResult {
     let Struct(request): Struct<PauseRequest> =
-        match endpoint::read_request(&app, &received, &endpoint::PAUSE) {
-            Ok(request) => request,
-            Err(fault) => return errors::openai_error(&fault),
-        };
+        endpoint::read_request(&app, &received, &endpoint::PAUSE)?;
     if request.mode == "abort" {
         abort_all_requests(&app);
     }
@@ -127,45 +126,39 @@ pub(super) async fn pause_generation(
     if request.mode == "retract" {
         app.service.reset_prefix_cache(PrefixCacheResetScope::Preempt);
     }
-    json_ok(&json!({"message": "Generation paused successfully.", "status": "ok"}))
+    Ok(ok_json_response(&json!({"message": "Generation paused successfully.", "status": "ok"})))
 }
 
 /// Handles `POST /continue_generation`: resumes paused generation.
 pub(super) async fn continue_generation(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
-    let read = endpoint::read_request::<Struct<ContinueRequest>>(
+) -> SglangResult {
+    endpoint::read_request::<Struct<ContinueRequest>>(
         &app,
         &received,
         &endpoint::CONTINUE_GENERATION,
-    );
-    if let Err(fault) = read {
-        return errors::openai_error(&fault);
-    }
+    )?;
     app.service.resume_generation();
-    json_ok(&json!({"message": "Generation continued successfully.", "status": "ok"}))
+    Ok(ok_json_response(&json!({"message": "Generation continued successfully.", "status": "ok"})))
 }
 
 /// Handles `POST /configure_logging`, which has no effect here.
 pub(super) async fn configure_logging(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
+) -> SglangResult {
     const LEVELS: [&str; 8] =
         ["CRITICAL", "FATAL", "ERROR", "WARN", "WARNING", "INFO", "DEBUG", "NOTSET"];
-    let read = endpoint::read_request(&app, &received, &endpoint::CONFIGURE_LOGGING);
-    let Struct(request): Struct<ConfigureLoggingRequest> = match read {
-        Ok(request) => request,
-        Err(fault) => return errors::openai_error(&fault),
-    };
+    let Struct(request): Struct<ConfigureLoggingRequest> =
+        endpoint::read_request(&app, &received, &endpoint::CONFIGURE_LOGGING)?;
     let is_level = |level: &str| LEVELS.contains(&&*level.to_uppercase());
     let is_known = request.log_level.as_deref().is_none_or(is_level)
         && request.log_requests_level.is_none_or(|level| (0..=3).contains(&level))
         && request.log_requests_format.as_deref().is_none_or(|f| matches!(f, "text" | "json"));
     match is_known {
-        true => error::empty_response(StatusCode::OK),
-        false => errors::openai_error(&errors::unhandled_exception_fault()),
+        true => Ok(error::empty_response(StatusCode::OK)),
+        false => Err(errors::unhandled_exception_fault().into()),
     }
 }
 
@@ -173,16 +166,13 @@ pub(super) async fn configure_logging(
 pub(super) async fn load_lora_adapter(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
+) -> SglangResult {
     let Struct(request): Struct<LoadAdapterRequest> =
-        match endpoint::read_request(&app, &received, &endpoint::LOAD_LORA) {
-            Ok(request) => request,
-            Err(fault) => return errors::openai_error(&fault),
-        };
+        endpoint::read_request(&app, &received, &endpoint::LOAD_LORA)?;
     let (name, path) = (&request.lora_name, &request.lora_path);
     let models = &app.service.models;
-    if let Some(refusal) = lora_refusal(&app) {
-        return refusal;
+    if let Some(refusal) = lora_refusal(&app)? {
+        return Ok(refusal);
     }
     let loaded = models.loaded_lora_adapters().iter().any(|adapter| *adapter.name == **name);
     let failure = if loaded {
@@ -199,43 +189,42 @@ pub(super) async fn load_lora_adapter(
             .map(drop)
             .map_err(|error| error.to_string()),
     };
-    adapter_result(&app, result)
+    Ok(adapter_result(&app, result))
 }
 
 /// Handles `POST /unload_lora_adapter`: unloads a LoRA adapter by name.
 pub(super) async fn unload_lora_adapter(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
+) -> SglangResult {
     let Struct(request): Struct<UnloadAdapterRequest> =
-        match endpoint::read_request(&app, &received, &endpoint::UNLOAD_LORA) {
-            Ok(request) => request,
-            Err(fault) => return errors::openai_error(&fault),
-        };
-    if let Some(refusal) = lora_refusal(&app) {
-        return refusal;
+        endpoint::read_request(&app, &received, &endpoint::UNLOAD_LORA)?;
+    if let Some(refusal) = lora_refusal(&app)? {
+        return Ok(refusal);
     }
     let name = &request.lora_name;
     if app.service.models.unload_lora_adapter(name) {
-        return adapter_result(&app, Ok(()));
+        return Ok(adapter_result(&app, Ok(())));
     }
     let loaded = app.service.models.loaded_lora_adapters();
     let names: Vec<String> = loaded.iter().map(|adapter| format!("'{}'", adapter.name)).collect();
     let names = names.join(", ");
     let message =
         format!("LoRA with name {name} does not exist. Loaded LoRAs: dict_keys([{names}])");
-    adapter_error(message, Value::Null)
+    Ok(adapter_error(message, Value::Null))
 }
 
 /// Returns the response of a server that loads and unloads no LoRA adapters; several data-parallel
 /// ranks fail an assertion.
-fn lora_refusal(app: &App) -> Option<Response<Body>> {
+fn lora_refusal(app: &App) -> Result<Option<Response<Body>>, Fault> {
     if !app.settings.lora.enabled {
         let message = "LoRA is not enabled. Please set `--enable-lora` to enable LoRA.";
-        return Some(adapter_error(message.to_owned(), Value::Null));
+        return Ok(Some(adapter_error(message.to_owned(), Value::Null)));
     }
-    let has_several_ranks = app.rules.limits.data_parallel_ranks > 1;
-    has_several_ranks.then(|| errors::openai_error(&errors::unhandled_exception_fault()))
+    match app.rules.limits.data_parallel_ranks {
+        0 | 1 => Ok(None),
+        _ => Err(errors::unhandled_exception_fault()),
+    }
 }
 
 /// Returns the response to the loading or unloading of a LoRA adapter, with all loaded adapters and
@@ -246,7 +235,7 @@ fn adapter_result(app: &App, result: Result<(), String>) -> Response<Body> {
         adapters.iter().map(|adapter| (adapter.name.to_string(), adapter.path.clone().into()));
     let loaded = Value::Object(adapters.collect::<Map<_, _>>());
     match result {
-        Ok(()) => json_ok(&adapter_update(Value::Null, loaded)),
+        Ok(()) => ok_json_response(&adapter_update(Value::Null, loaded)),
         Err(message) => adapter_error(message, loaded),
     }
 }
@@ -264,8 +253,4 @@ fn adapter_update(message: Value, loaded: Value) -> Value {
         "error_message": message,
         "loaded_adapters": loaded,
     })
-}
-
-fn json_ok(value: &Value) -> Response<Body> {
-    error::json_response(StatusCode::OK, value.to_string())
 }

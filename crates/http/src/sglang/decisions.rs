@@ -4,17 +4,16 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
+use super::endpoint;
+use super::errors::SglangResult;
 use super::pooling::has_generation_model;
 use super::score::{label_logprobs, softmax};
-use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
-use crate::error;
+use crate::error::ok_json_response;
 use crate::openai::chat;
 use vllm_sim_service::prompt::PromptLengthLimit;
 use vllm_sim_tokenizer::SpecialTokenHandling;
@@ -30,19 +29,15 @@ const PROMPT_FORMAT_VERSION: i64 = 1;
 pub(super) async fn create_decisions(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
-    errors::response_or_openai_error(answer(&app, &received).await)
-}
-
-async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
-    let request: DecisionRequest = endpoint::read_request(app, received, &endpoint::DECISIONS)?;
-    check_decision_server(app, "/v1/decisions", &request.model, &request.images)?;
+) -> SglangResult {
+    let request: DecisionRequest = endpoint::read_request(&app, &received, &endpoint::DECISIONS)?;
+    check_decision_server(&app, "/v1/decisions", &request.model, &request.images)?;
     check_prompt_format(&request)?;
     let (mut answers, mut tokens) = (Map::new(), 0);
     for question in &request.questions {
         let decision = Decision::of_question(question);
         let kwargs = &request.chat_template_kwargs;
-        let scored = score(app, (&request.input, kwargs), &decision, request.temperature).await?;
+        let scored = score(&app, (&request.input, kwargs), &decision, request.temperature).await?;
         tokens += scored.prompt.len();
         answers.insert(decision.id.to_owned(), answer_json(&request, &decision, &scored));
     }
@@ -56,7 +51,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
             "reasoning_tokens": 0,
         },
     });
-    Ok(error::json_response(StatusCode::OK, body.to_string()))
+    Ok(ok_json_response(&body))
 }
 
 /// Checks the server, and the members of a request that do not depend on its questions.

@@ -5,7 +5,7 @@
 
 use serde_json::Value;
 
-use crate::dialect::ApiDialect;
+use crate::dialect::{ApiDialect, ApiProperties};
 use vllm_sim_service::dialect::ServerDialect;
 use vllm_sim_wire::openai::shared_request_fields::ChatTool;
 use vllm_sim_wire::sglang::SGLANG_VERSION;
@@ -89,11 +89,14 @@ impl ServerDialect for SglangDialect {
     }
 }
 
+/// Cached prompt tokens are always counted; SGLang's routes report them only with
+/// `--enable-cache-report`.
+const SGLANG_PROPERTIES: ApiProperties =
+    ApiProperties { always_reports_cached_tokens: true, ..ApiProperties::VLLM };
+
 impl ApiDialect for SglangDialect {
-    /// Returns true: cached prompt tokens are always counted, and SGLang's routes report them only
-    /// with `--enable-cache-report`.
-    fn always_reports_cached_tokens(&self) -> bool {
-        true
+    fn properties(&self) -> &'static ApiProperties {
+        &SGLANG_PROPERTIES
     }
 
     fn release(&self, _: VllmVersion) -> (&'static str, &'static str) {

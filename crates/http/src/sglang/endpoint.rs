@@ -23,26 +23,61 @@ const fn post(line: u32, function: &'static str, path: &'static str) -> RouteFun
     RouteFunction { file: FILE, line, function, method: "POST", path }
 }
 
-pub(super) const GENERATE: RouteFunction = post(928, "generate_request", "/generate");
-pub(super) const ENCODE: RouteFunction = post(993, "encode_request", "/encode");
-pub(super) const CLASSIFY: RouteFunction = post(1006, "classify_request", "/classify");
-pub(super) const UPDATE_WEIGHTS_FROM_DISK: RouteFunction =
-    post(1300, "update_weights_from_disk", "/update_weights_from_disk");
-pub(super) const INIT_WEIGHTS_GROUP: RouteFunction =
-    post(1404, "init_weights_update_group", "/init_weights_update_group");
-pub(super) const DESTROY_WEIGHTS_GROUP: RouteFunction =
-    post(1420, "destroy_weights_update_group", "/destroy_weights_update_group");
-pub(super) const UPDATE_WEIGHTS_FROM_TENSOR: RouteFunction =
-    post(1436, "update_weights_from_tensor", "/update_weights_from_tensor");
-pub(super) const BEGIN_WEIGHT_UPDATE: RouteFunction =
-    post(1458, "begin_weight_update", "/begin_weight_update");
-pub(super) const END_WEIGHT_UPDATE: RouteFunction =
-    post(1473, "end_weight_update", "/end_weight_update");
-pub(super) const UPDATE_WEIGHTS_FROM_DISTRIBUTED: RouteFunction =
-    post(1488, "update_weights_from_distributed", "/update_weights_from_distributed");
-pub(super) const UPDATE_WEIGHTS_FROM_IPC: RouteFunction =
-    post(1508, "update_weights_from_ipc", "/update_weights_from_ipc");
-pub(super) const FLUSH_CACHE: RouteFunction = post(1025, "flush_cache", "/flush_cache");
+/// Declares a constant for each POST route: its name, the line and name of the Python function, and
+/// the path.
+macro_rules! post_routes {
+    ($($name:ident: $line:literal, $function:literal, $path:literal;)*) => {
+        $(pub(super) const $name: RouteFunction = post($line, $function, $path);)*
+    };
+}
+
+post_routes! {
+    GENERATE: 928, "generate_request", "/generate";
+    ENCODE: 993, "encode_request", "/encode";
+    CLASSIFY: 1006, "classify_request", "/classify";
+    FLUSH_CACHE: 1025, "flush_cache", "/flush_cache";
+    UPDATE_WEIGHTS_FROM_DISK: 1300, "update_weights_from_disk", "/update_weights_from_disk";
+    INIT_WEIGHTS_GROUP: 1404, "init_weights_update_group", "/init_weights_update_group";
+    DESTROY_WEIGHTS_GROUP: 1420, "destroy_weights_update_group", "/destroy_weights_update_group";
+    UPDATE_WEIGHTS_FROM_TENSOR: 1436, "update_weights_from_tensor", "/update_weights_from_tensor";
+    BEGIN_WEIGHT_UPDATE: 1458, "begin_weight_update", "/begin_weight_update";
+    END_WEIGHT_UPDATE: 1473, "end_weight_update", "/end_weight_update";
+    UPDATE_WEIGHTS_FROM_DISTRIBUTED:
+        1488, "update_weights_from_distributed", "/update_weights_from_distributed";
+    UPDATE_WEIGHTS_FROM_IPC: 1508, "update_weights_from_ipc", "/update_weights_from_ipc";
+    UPDATE_WEIGHT_VERSION: 1527, "update_weight_version", "/update_weight_version";
+    GET_WEIGHTS_BY_NAME: 1559, "get_weights_by_name", "/get_weights_by_name";
+    RELEASE_MEMORY: 1575, "release_memory_occupation", "/release_memory_occupation";
+    RESUME_MEMORY: 1587, "resume_memory_occupation", "/resume_memory_occupation";
+    WEIGHTS_CHECKER: 1599, "check_weights", "/weights_checker";
+    SLOW_DOWN: 1621, "slow_down", "/slow_down";
+    LOAD_LORA: 1652, "load_lora_adapter", "/load_lora_adapter";
+    UNLOAD_LORA: 1676, "unload_lora_adapter", "/unload_lora_adapter";
+    OPEN_SESSION: 1687, "open_session", "/open_session";
+    CLOSE_SESSION: 1701, "close_session", "/close_session";
+    CONFIGURE_LOGGING: 1711, "configure_logging", "/configure_logging";
+    ABORT: 1721, "abort_request", "/abort_request";
+    PARSE_FUNCTION_CALL: 1734, "parse_function_call_request", "/parse_function_call";
+    SEPARATE_REASONING: 1774, "separate_reasoning_request", "/separate_reasoning";
+    PAUSE: 1831, "pause_generation", "/pause_generation";
+    CONTINUE_GENERATION: 1844, "continue_generation", "/continue_generation";
+    COMPLETIONS: 1860, "openai_v1_completions", "/v1/completions";
+    CHAT_COMPLETIONS: 1870, "openai_v1_chat_completions", "/v1/chat/completions";
+    EMBEDDINGS: 1882, "openai_v1_embeddings", "/v1/embeddings";
+    V1_CLASSIFY: 1894, "openai_v1_classify", "/v1/classify";
+    TOKENIZE: 1906, "openai_v1_tokenize", "/tokenize";
+    DETOKENIZE: 1924, "openai_v1_detokenize", "/detokenize";
+    TRANSCRIPTIONS: 1942, "openai_v1_audio_transcriptions", "/v1/audio/transcriptions";
+    SCORE: 2050, "v1_score_request", "/v1/score";
+    DECISIONS: 2058, "v1_decisions_request", "/v1/decisions";
+    RESPONSES: 2066, "v1_responses_request", "/v1/responses";
+    RERANK: 2101, "v1_rerank_request", "/v1/rerank";
+    OLLAMA_CHAT: 2131, "ollama_chat", "/api/chat";
+    OLLAMA_GENERATE: 2137, "ollama_generate", "/api/generate";
+    OLLAMA_SHOW: 2151, "ollama_show", "/api/show";
+    VERTEX_GENERATE: 2215, "vertex_generate", "/vertex_generate";
+}
+
 pub(super) const ATTACH_CACHE_STORAGE: RouteFunction = RouteFunction {
     method: "PUT",
     ..post(1123, "attach_hicache_storage_backend", "/hicache/storage-backend")
@@ -54,49 +89,6 @@ pub(super) const GET_LOADS: RouteFunction = RouteFunction {
     method: "GET",
     path: "/v1/loads",
 };
-pub(super) const UPDATE_WEIGHT_VERSION: RouteFunction =
-    post(1527, "update_weight_version", "/update_weight_version");
-pub(super) const GET_WEIGHTS_BY_NAME: RouteFunction =
-    post(1559, "get_weights_by_name", "/get_weights_by_name");
-pub(super) const RELEASE_MEMORY: RouteFunction =
-    post(1575, "release_memory_occupation", "/release_memory_occupation");
-pub(super) const RESUME_MEMORY: RouteFunction =
-    post(1587, "resume_memory_occupation", "/resume_memory_occupation");
-pub(super) const WEIGHTS_CHECKER: RouteFunction = post(1599, "check_weights", "/weights_checker");
-pub(super) const SLOW_DOWN: RouteFunction = post(1621, "slow_down", "/slow_down");
-pub(super) const LOAD_LORA: RouteFunction = post(1652, "load_lora_adapter", "/load_lora_adapter");
-pub(super) const UNLOAD_LORA: RouteFunction =
-    post(1676, "unload_lora_adapter", "/unload_lora_adapter");
-pub(super) const OPEN_SESSION: RouteFunction = post(1687, "open_session", "/open_session");
-pub(super) const CLOSE_SESSION: RouteFunction = post(1701, "close_session", "/close_session");
-pub(super) const CONFIGURE_LOGGING: RouteFunction =
-    post(1711, "configure_logging", "/configure_logging");
-pub(super) const ABORT: RouteFunction = post(1721, "abort_request", "/abort_request");
-pub(super) const PARSE_FUNCTION_CALL: RouteFunction =
-    post(1734, "parse_function_call_request", "/parse_function_call");
-pub(super) const SEPARATE_REASONING: RouteFunction =
-    post(1774, "separate_reasoning_request", "/separate_reasoning");
-pub(super) const PAUSE: RouteFunction = post(1831, "pause_generation", "/pause_generation");
-pub(super) const CONTINUE_GENERATION: RouteFunction =
-    post(1844, "continue_generation", "/continue_generation");
-pub(super) const COMPLETIONS: RouteFunction =
-    post(1860, "openai_v1_completions", "/v1/completions");
-pub(super) const CHAT_COMPLETIONS: RouteFunction =
-    post(1870, "openai_v1_chat_completions", "/v1/chat/completions");
-pub(super) const EMBEDDINGS: RouteFunction = post(1882, "openai_v1_embeddings", "/v1/embeddings");
-pub(super) const V1_CLASSIFY: RouteFunction = post(1894, "openai_v1_classify", "/v1/classify");
-pub(super) const TOKENIZE: RouteFunction = post(1906, "openai_v1_tokenize", "/tokenize");
-pub(super) const DETOKENIZE: RouteFunction = post(1924, "openai_v1_detokenize", "/detokenize");
-pub(super) const SCORE: RouteFunction = post(2050, "v1_score_request", "/v1/score");
-pub(super) const DECISIONS: RouteFunction = post(2058, "v1_decisions_request", "/v1/decisions");
-pub(super) const TRANSCRIPTIONS: RouteFunction =
-    post(1942, "openai_v1_audio_transcriptions", "/v1/audio/transcriptions");
-pub(super) const RESPONSES: RouteFunction = post(2066, "v1_responses_request", "/v1/responses");
-pub(super) const RERANK: RouteFunction = post(2101, "v1_rerank_request", "/v1/rerank");
-pub(super) const OLLAMA_CHAT: RouteFunction = post(2131, "ollama_chat", "/api/chat");
-pub(super) const OLLAMA_GENERATE: RouteFunction = post(2137, "ollama_generate", "/api/generate");
-pub(super) const OLLAMA_SHOW: RouteFunction = post(2151, "ollama_show", "/api/show");
-pub(super) const VERTEX_GENERATE: RouteFunction = post(2215, "vertex_generate", "/vertex_generate");
 
 /// Error text of SGLang's media-type check for a request body that is not `application/json`.
 const NOT_JSON: &str = "{'loc': ['header', 'content-type'], 'msg': \"Unsupported Media Type: Only \

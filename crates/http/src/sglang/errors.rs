@@ -5,6 +5,7 @@
 
 use axum::body::Body;
 use axum::http::{HeaderValue, Response, StatusCode, header};
+use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
 use crate::error;
@@ -48,9 +49,22 @@ pub(super) fn openai_error(fault: &Fault) -> Response<Body> {
     error::add_retry_after(&fault, json_error(fault.status, &openai_body(&fault)))
 }
 
-/// Returns the successful response of an OpenAI route, or the error response for its error.
-pub(super) fn response_or_openai_error(answer: Result<Response<Body>, Fault>) -> Response<Body> {
-    answer.unwrap_or_else(|fault| openai_error(&fault))
+/// Error of an SGLang route, which becomes the error response of an OpenAI route.
+pub(super) struct OpenAiRouteError(Fault);
+
+/// Result of a handler of SGLang.
+pub(super) type SglangResult = Result<Response<Body>, OpenAiRouteError>;
+
+impl<E: Into<Fault>> From<E> for OpenAiRouteError {
+    fn from(error: E) -> Self {
+        Self(error.into())
+    }
+}
+
+impl IntoResponse for OpenAiRouteError {
+    fn into_response(self) -> Response<Body> {
+        openai_error(&self.0)
+    }
 }
 
 /// Returns the error response of a native route; for an invalid value, the response contains only

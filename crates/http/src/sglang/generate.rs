@@ -20,15 +20,16 @@ use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
-use crate::generation::{self, RejectedGeneration};
+use crate::error::ok_json_response;
+use crate::generation;
 use crate::openai::logprobs;
-use crate::openai::response_shape::ResponseShape;
+use crate::openai::response_settings::ResponseSettings;
 use crate::pooling::encode_text;
 use crate::stream;
 use vllm_sim_service::prompt::{
     PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds, PromptTruncation,
 };
-use vllm_sim_service::{Reply, ValidatedRequestFacts};
+use vllm_sim_service::{GenerationJob, RejectedRequest, Reply};
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::sglang::generate::{GenerateRequest, VertexRequest};
@@ -60,7 +61,7 @@ pub(super) async fn answer_generate_request(
     request: &GenerateRequest,
 ) -> Response<Body> {
     match answer(app, received, request).await {
-        Ok(Output::Json(body)) => error::json_response(StatusCode::OK, body.to_string()),
+        Ok(Output::Json(body)) => ok_json_response(&body),
         Ok(Output::Stream(response)) => response,
         Err(fault) if request.stream && is_wrong_value(&fault) => {
             errors::invalid_native_stream_response(&fault)
@@ -93,7 +94,7 @@ pub(super) async fn vertex_generate(
     match answer(&app, &received, &request).await {
         Ok(Output::Json(body)) => {
             let body = json!({"predictions": body});
-            error::json_response(StatusCode::OK, body.to_string())
+            ok_json_response(&body)
         }
         Ok(Output::Stream(response)) => response,
         Err(fault) => errors::native_route_error_response(&fault),
@@ -151,7 +152,7 @@ async fn answer(
         let session = session.clone();
         let one = Item { sampling, rank, prompts: vec![prompt], index, session };
         let one = start(app, received, request, one, rids[index].clone());
-        started.push(one.await.map_err(Fault::from)?);
+        started.push(one.await.map_err(|refused| refused.error)?);
     }
     let mut outputs = Vec::new();
     for Started { reply, format, counter, .. } in started {
@@ -257,7 +258,7 @@ async fn start(
     request: &GenerateRequest,
     from: Item,
     rid: Arc<str>,
-) -> Result<Started, RejectedGeneration> {
+) -> Result<Started, RejectedRequest<Fault>> {
     let logprobs = logprob_options(app, request, from.index);
     let lora = item(request.lora_path.as_ref(), from.index);
     if let (Some(Value::Array(list)), false) = (&request.lora_path, app.settings.lora.enabled)
@@ -266,15 +267,11 @@ async fn start(
         let first = list.iter().filter_map(Value::as_str).find(|name| !name.is_empty());
         request::check_adapter(app, first.unwrap_or("None"))?;
     }
-    let resolved = request::resolve_model(app, received, None, lora)?;
+    let lora = request::resolve_model(app, received, None, lora)?;
     let interval = generation::min_tokens_per_event(from.sampling.stream_interval());
     let structured = from.sampling.is_structured_output();
-    let counter = EndedRequestCounter {
-        metrics: app.metrics.clone(),
-        streaming: request.stream,
-        structured,
-        session: from.session,
-    };
+    let mut counter = EndedRequestCounter::new(app, request.stream, structured);
+    counter.session = from.session;
     let hides_output = from.sampling.max_new_tokens() == Some(0);
     let (rank, outputs) = (from.rank, from.sampling.output_count());
     let generation = SglangGenerationRequest {
@@ -289,10 +286,7 @@ async fn start(
         rank,
         priority: request.priority,
         cache_salt: request::cache_salt(item(request.cache_salt.as_ref(), from.index)),
-        tools: None,
-        parses_calls: false,
-        reasoning: None,
-        echo: false,
+        ..SglangGenerationRequest::default()
     };
     let bootstrap = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
     let bootstrap = bootstrap.map(Option::as_ref);
@@ -303,10 +297,9 @@ async fn start(
         &received.headers,
         from.index,
     )?;
-    let started =
-        request::start_sglang_generation(app, received, resolved, generation, &target).await;
-    let (reply, facts) = started?;
-    let meta = meta_settings(app, request, &facts, logprobs, rank);
+    let started = request::start_sglang_generation(app, received, lora, generation, &target).await;
+    let (reply, job) = started?;
+    let meta = meta_settings(app, request, &job, logprobs, rank);
     let format = SglangGenerateFormat {
         meta,
         // Every output of a request with several ones has an id of its own.
@@ -330,10 +323,7 @@ async fn stream(
     let mut started = match started {
         Ok(started) => started,
         Err(refused) => {
-            let prompt = match &refused {
-                RejectedGeneration::Late { facts, .. } => facts.prompts.first(),
-                RejectedGeneration::Early(_) => None,
-            };
+            let prompt = refused.late.as_ref().and_then(|job| job.prompts.first());
             let tokens = prompt.map_or(0, |prompt| prompt.tokens.len());
             let fault = request::kv_negotiation_fault_or_other(refused)?;
             return Ok(errors::failed_native_stream(&fault, &rids[0], tokens));
@@ -351,14 +341,14 @@ async fn stream(
 fn meta_settings(
     app: &App,
     request: &GenerateRequest,
-    facts: &ValidatedRequestFacts,
+    job: &GenerationJob,
     logprobs: LogprobOptions,
     rank: Option<i64>,
 ) -> MetaInfoSettings {
-    let shape = ResponseShape::new(app, facts);
-    let mut meta = MetaInfoSettings::new(app, facts, shape, logprobs, rank);
+    let shape = ResponseSettings::new(app, job);
+    let mut meta = MetaInfoSettings::new(app, job, shape, logprobs, rank);
     if request.return_prompt_token_ids {
-        meta.store_prompt_token_ids(facts);
+        meta.store_prompt_token_ids(job);
     }
     meta.texts = request.return_text_in_logprobs;
     meta.streams = request.stream;

@@ -9,11 +9,11 @@ use super::meta::MetaInfoSettings;
 use super::request::new_request_id;
 use super::usage::EndedRequestCounter;
 use crate::error;
-use crate::openai::response_shape::end_reason_of_choice;
-use crate::stream::{ChoiceStreamStep, StreamRenderer};
+use crate::openai::response_settings::end_reason_of_choice;
+use crate::output_piece::OutputPiece;
+use crate::stream::StreamRenderer;
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::unix_now_secs;
-use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 
 /// Ids and options for the JSON of a response of `/generate`.
@@ -34,13 +34,9 @@ impl SglangGenerateFormat {
         choices
             .map(|choice| {
                 let prompt = reply.prompts.get(choice.prompt).copied().unwrap_or(0);
-                let released = choice.released_tokens();
-                let tokens = choice.script.output_tokens().take(released as usize);
-                let mut output = Output { rid: self.new_id(choice), ..Output::default() };
-                for token in tokens {
-                    output.push(token.id, token.text, token.channel);
-                }
-                self.output(&output, prompt, choice, Some(end_reason_of_choice(choice)))
+                let output = OutputPiece::released_output(choice);
+                let end = Some(end_reason_of_choice(choice));
+                self.output(&self.new_id(choice), &output, prompt, choice, end)
             })
             .collect()
     }
@@ -51,14 +47,15 @@ impl SglangGenerateFormat {
 
     fn output(
         &self,
-        output: &Output,
+        rid: &str,
+        output: &OutputPiece,
         prompt: u32,
         choice: &ReplyChoice,
         end: Option<SequenceEndReason>,
     ) -> Value {
-        let shown = if self.hides_output { &Output::default() } else { output };
+        let shown = if self.hides_output { &OutputPiece::default() } else { output };
         let tokens = shown.ids.len() as u32;
-        let mut meta = self.meta.choice_meta_info(&output.rid, (prompt, tokens), choice, end);
+        let mut meta = self.meta.choice_meta_info(rid, (prompt, tokens), choice, end);
         if self.hides_output
             && let Some(length) = meta.pointer_mut("/finish_reason/length")
         {
@@ -76,28 +73,12 @@ impl SglangGenerateFormat {
     }
 }
 
-/// Id, text and token ids of one output of `/generate` so far.
-#[derive(Default)]
-struct Output {
-    rid: Arc<str>,
-    text: String,
-    ids: Vec<u32>,
-}
-
-impl Output {
-    fn push(&mut self, id: u32, text: &str, channel: OutputChannel) {
-        self.ids.push(id);
-        if channel != OutputChannel::Marker {
-            self.text.push_str(text);
-        }
-    }
-}
-
 /// Renders a streamed reply of `/generate` as events.
 pub(super) struct GenerateStream {
     format: SglangGenerateFormat,
     counter: EndedRequestCounter,
-    outputs: Vec<Output>,
+    /// Id of each output, and its tokens so far.
+    outputs: Vec<(Arc<str>, OutputPiece)>,
     prompts: Vec<u32>,
     /// Whether each stream event contains the index of its output.
     pub(super) shows_index: bool,
@@ -112,8 +93,7 @@ impl GenerateStream {
         reply: &Reply,
     ) -> Self {
         let choices = reply.choices.iter();
-        let outputs =
-            choices.map(|choice| Output { rid: format.new_id(choice), ..Output::default() });
+        let outputs = choices.map(|choice| (format.new_id(choice), OutputPiece::default()));
         Self {
             outputs: outputs.collect(),
             prompts: reply.prompts.clone(),
@@ -145,18 +125,13 @@ fn keep_new_part(event: &mut Value, text_sent: usize, ids_sent: usize) {
 }
 
 impl StreamRenderer for GenerateStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
-        let output = &mut self.outputs[step.index];
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, tokens: u32) {
+        let (rid, output) = &mut self.outputs[choice.index];
         let (text_sent, ids_sent) = (output.text.len(), output.ids.len());
         let is_first = ids_sent == 0;
-        for _ in 0..step.tokens {
-            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
-                break;
-            };
-            output.push(token.id, token.text, token.channel);
-        }
+        output.push_step(choice, tokens);
         let prompt = self.prompts.get(choice.prompt).copied().unwrap_or(0);
-        let mut event = self.format.output(&self.outputs[step.index], prompt, choice, step.end);
+        let mut event = self.format.output(rid, output, prompt, choice, choice.sent_end);
         if self.is_incremental {
             keep_new_part(&mut event, text_sent, ids_sent);
         }
@@ -164,7 +139,7 @@ impl StreamRenderer for GenerateStream {
             event["meta_info"]["response_sent_to_client_ts"] = unix_now_secs().into();
         }
         if self.shows_index {
-            event["index"] = step.index.into();
+            event["index"] = choice.index.into();
         }
         out.push_str(&format!("data: {event}\n\n"));
     }

@@ -11,14 +11,11 @@ use serde_json::{Map, Value, json};
 
 use super::errors;
 use crate::app::App;
+use crate::error::ok_json_response;
 use crate::{error, ops};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_observe::kv_events::KvEventFormat;
 use vllm_sim_wire::sglang::SGLANG_VERSION;
-
-fn json_ok(value: &Value) -> Response<Body> {
-    error::json_response(StatusCode::OK, value.to_string())
-}
 
 /// Longest wait of a health check for a token (`HEALTH_CHECK_TIMEOUT`).
 const HEALTH_CHECK_TIMEOUT: Duration = Duration::from_secs(20);
@@ -78,7 +75,7 @@ pub(super) async fn list_models(State(app): State<Arc<App>>) -> Response<Body> {
             "max_model_len": null,
         }));
     }
-    json_ok(&json!({"object": "list", "data": cards}))
+    ok_json_response(&json!({"object": "list", "data": cards}))
 }
 
 fn base_card(app: &App) -> Value {
@@ -100,7 +97,7 @@ pub(super) async fn retrieve_model(
     Path(model): Path<String>,
 ) -> Response<Body> {
     if *model == **app.service.models.displayed_model_name() {
-        return json_ok(&base_card(&app));
+        return ok_json_response(&base_card(&app));
     }
     let message = format!("The model '{model}' does not exist");
     errors::json_error(
@@ -119,10 +116,10 @@ pub(super) async fn retrieve_model(
 pub(super) async fn get_model_info(State(app): State<Arc<App>>) -> Response<Body> {
     let (settings, config) = (&app.settings, app.settings.model.hf_config.as_deref());
     let of_config = |name: &str| config.and_then(|config| config.get(name)).cloned();
-    json_ok(&json!({
+    ok_json_response(&json!({
         "model_path": settings.model.name,
         "served_model_name": **app.service.models.displayed_model_name(),
-        "tokenizer_path": settings.server.shown_config.get("tokenizer"),
+        "tokenizer_path": settings.shown_config.get("tokenizer"),
         "is_generation": super::pooling::has_generation_model(&app),
         "preferred_sampling_params": null,
         "weight_version": **app.weight_version.load(),
@@ -146,7 +143,7 @@ pub(super) fn disaggregation_mode(app: &App) -> &'static str {
 /// the state of each rank.
 pub(super) async fn get_server_info(State(app): State<Arc<App>>) -> Response<Body> {
     let settings = &app.settings;
-    let config = &settings.server.shown_config;
+    let config = &settings.shown_config;
     let shown = |name: &str| config.get(name).cloned().unwrap_or(Value::Null);
     let capacity = kv_cache_token_capacity(&app, 0);
     let ranks = 0..app.service.rank_engines().len();
@@ -193,7 +190,7 @@ pub(super) async fn get_server_info(State(app): State<Arc<App>>) -> Response<Bod
     info["internal_states"] = states.into();
     info["version"] = SGLANG_VERSION.into();
     info["frontend"] = "python".into();
-    json_ok(&info)
+    ok_json_response(&info)
 }
 
 /// Returns the JSON description of the KV event publisher; null without events in SGLang's format.
@@ -231,5 +228,5 @@ pub(super) fn kv_cache_token_capacity(app: &App, rank: usize) -> u64 {
 
 /// Returns the value of an SGLang gauge of a data-parallel rank, by the gauge's name.
 pub(super) fn metrics_gauge_value(app: &App, name: &str, rank: usize) -> f64 {
-    app.metrics.own_gauge(name, rank)
+    app.metrics.imitated().map_or(0.0, |metrics| metrics.gauge(name, rank))
 }

@@ -6,13 +6,14 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{HeaderValue, Response, StatusCode, Uri, header};
+use axum::http::{HeaderValue, Response, Uri, header};
 use serde_json::{Map, Value, json};
 
+use super::endpoint;
+use super::errors::SglangResult;
 use super::info::{disaggregation_mode, kv_cache_token_capacity, metrics_gauge_value};
-use super::{endpoint, errors};
 use crate::app::App;
-use crate::error;
+use crate::error::ok_json_response;
 use crate::query;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_wire::fault::Fault;
@@ -22,23 +23,19 @@ use vllm_sim_wire::sglang::server_control::LoadsQuery;
 /// Names of the response sections of `GET /v1/loads`, which the parameter `include` selects.
 const SECTIONS: [&str; 7] = ["core", "memory", "spec", "lora", "disagg", "queues", "all"];
 
-pub(super) async fn get_loads(State(app): State<Arc<App>>, uri: Uri) -> Response<Body> {
+pub(super) async fn get_loads(State(app): State<Arc<App>>, uri: Uri) -> SglangResult {
     let last = |name: &str| query::query_values(&uri, name).pop();
     let include = last("include").filter(|text| !text.is_empty());
     let include: Option<Vec<String>> =
         include.map(|text| text.split(',').map(|name| name.trim().to_owned()).collect());
-    if let Err(fault) = check_sections(include.as_deref()) {
-        return errors::openai_error(&fault);
-    }
-    let rank = match endpoint::read_query::<LoadsQuery>(&uri, &["dp_rank"], &endpoint::GET_LOADS) {
-        Ok(query) => query.dp_rank,
-        Err(fault) => return errors::openai_error(&fault),
-    };
+    check_sections(include.as_deref())?;
+    let LoadsQuery { dp_rank: rank } =
+        endpoint::read_query(&uri, &["dp_rank"], &endpoint::GET_LOADS)?;
     let ranks = 0..app.service.rank_engines().len();
     let asked = ranks.filter(|index| rank.is_none_or(|rank| i64::try_from(*index) == Ok(rank)));
     let loads: Vec<Value> = asked.map(|rank| load(&app, rank, include.as_deref())).collect();
     if last("format").as_deref() == Some("prometheus") {
-        return prometheus_text(&loads);
+        return Ok(prometheus_text(&loads));
     }
     let parallel = &app.settings.parallel;
     let body = json!({
@@ -48,7 +45,7 @@ pub(super) async fn get_loads(State(app): State<Arc<App>>, uri: Uri) -> Response
         "num_accelerators": parallel.world_size(),
         "loads": loads,
     });
-    error::json_response(StatusCode::OK, body.to_string())
+    Ok(ok_json_response(&body))
 }
 
 fn check_sections(include: Option<&[String]>) -> Result<(), Fault> {
@@ -78,7 +75,7 @@ fn load(app: &App, rank: usize, include: Option<&[String]>) -> Value {
         let factor = 10f64.powi(digits);
         (value * factor).round() / factor
     };
-    let max_running = app.settings.server.shown_config.get("max_num_seqs").cloned();
+    let max_running = app.settings.shown_config.get("max_num_seqs").cloned();
     let mut load = json!({
         "timestamp": unix_now_secs(),
         "dp_rank": rank,

@@ -11,10 +11,12 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::json;
 
+use super::errors::SglangResult;
 use super::{control, endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
+use crate::error::ok_json_response;
 use vllm_sim_service::{EngineCommand, PrefixCacheResetScope};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::server_control::{
@@ -33,69 +35,57 @@ fn null_response() -> Response<Body> {
 pub(super) async fn release_gpu_memory(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
-    let read = endpoint::read_request(&app, &received, &endpoint::RELEASE_MEMORY);
-    let Struct(ReleaseMemoryRequest { tags }) = match read {
-        Ok(request) => request,
-        Err(fault) => return errors::openai_error(&fault),
-    };
+) -> SglangResult {
+    let Struct(ReleaseMemoryRequest { tags }) =
+        endpoint::read_request(&app, &received, &endpoint::RELEASE_MEMORY)?;
     let tags = tags.unwrap_or_default();
     let releases_cache = tags.is_empty() || tags.iter().any(|tag| tag == "kv_cache");
     let mut stats = app.service.rank_engines().iter().map(|rank| rank.stats());
     if stats.any(|stats| stats.running + stats.waiting + stats.deferred > 0) {
-        return errors::native_route_error_response(&Fault::bad_request(BUSY));
+        return Ok(errors::native_route_error_response(&Fault::bad_request(BUSY)));
     }
     if releases_cache {
         app.service.reset_prefix_cache(PrefixCacheResetScope::Forget);
     }
-    null_response()
+    Ok(null_response())
 }
 
 /// Handles `POST /resume_memory_occupation`, which has no further effect.
 pub(super) async fn resume_gpu_memory(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
-    let read = endpoint::read_request::<Struct<ResumeMemoryRequest>>(
+) -> SglangResult {
+    endpoint::read_request::<Struct<ResumeMemoryRequest>>(
         &app,
         &received,
         &endpoint::RESUME_MEMORY,
-    );
-    match read {
-        Ok(_) => null_response(),
-        Err(fault) => errors::openai_error(&fault),
-    }
+    )?;
+    Ok(null_response())
 }
 
 /// Handles `POST /slow_down`: sets a pause before each engine step.
 pub(super) async fn slow_down_steps(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
-    let read = endpoint::read_request(&app, &received, &endpoint::SLOW_DOWN);
-    let Struct(SlowDownRequest { forward_sleep_time }) = match read {
-        Ok(request) => request,
-        Err(fault) => return errors::openai_error(&fault),
-    };
+) -> SglangResult {
+    let Struct(SlowDownRequest { forward_sleep_time }) =
+        endpoint::read_request(&app, &received, &endpoint::SLOW_DOWN)?;
     let seconds = forward_sleep_time.filter(|seconds| *seconds > 0.0).unwrap_or(0.0);
     let pause = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
     if !app.service.command_all_engines(&EngineCommand::StepPause(pause)) {
         let text = "slow_down is simulated only by the scheduler sglang (--scheduler)";
-        return errors::native_route_error_response(&Fault::bad_request(text));
+        return Ok(errors::native_route_error_response(&Fault::bad_request(text)));
     }
-    null_response()
+    Ok(null_response())
 }
 
 /// Handles `POST /update_weight_version`: sets the version of the weights that responses report.
 pub(super) async fn update_weight_version(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
-    let read = endpoint::read_request(&app, &received, &endpoint::UPDATE_WEIGHT_VERSION);
-    let Struct(WeightVersionRequest { new_version, abort_all_requests }) = match read {
-        Ok(request) => request,
-        Err(fault) => return errors::openai_error(&fault),
-    };
+) -> SglangResult {
+    let Struct(WeightVersionRequest { new_version, abort_all_requests }) =
+        endpoint::read_request(&app, &received, &endpoint::UPDATE_WEIGHT_VERSION)?;
     if abort_all_requests {
         control::abort_all_requests(&app);
     }
@@ -105,5 +95,5 @@ pub(super) async fn update_weight_version(
         "message": format!("Weight version updated to {new_version}"),
         "new_version": new_version,
     });
-    error::json_response(StatusCode::OK, body.to_string())
+    Ok(ok_json_response(&body))
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Response, StatusCode};
+use axum::http::Response;
 use serde_json::{Value, json};
 
 use super::chat::{StartedChatGeneration, reply_tool_call_rendering, start_chat};
@@ -17,6 +17,7 @@ use super::request::explicit_context_length;
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
+use crate::error::ok_json_response;
 use crate::generation;
 use crate::openai::chat;
 use crate::stream;
@@ -65,9 +66,9 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     chat.validate_chat_request(&app.rules.limits, context_length).map_err(Refusal::invalid)?;
     let started = match start_chat(app, received, &chat, reply_tool_call_rendering(app)).await {
         Ok(started) => started,
-        Err(refused) if chat.stream => return Ok(failed_stream(&refused.into(), &chat.model)),
+        Err(refused) if chat.stream => return Ok(failed_stream(&refused.error, &chat.model)),
         Err(refused) => {
-            let fault: Fault = refused.into();
+            let fault = refused.error;
             let is_checked_first = fault.message.starts_with("Model only supports text input");
             return Err(Refusal { kind: is_checked_first.then_some(INVALID_REQUEST), fault });
         }
@@ -83,7 +84,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         message_json(&format, reply)
     });
     let body = body.await.map_err(|fault| Refusal { fault, kind: None })?;
-    Ok(error::json_response(StatusCode::OK, body.to_string()))
+    Ok(ok_json_response(&body))
 }
 
 /// Handles `POST /v1/messages/count_tokens`: returns the number of prompt tokens of a conversation.
@@ -106,7 +107,7 @@ pub(super) async fn count_message_tokens(
     match count.await {
         Ok((tokens, _)) => {
             let body = json!({"input_tokens": tokens.len()});
-            error::json_response(StatusCode::OK, body.to_string())
+            ok_json_response(&body)
         }
         Err(fault) => error_response(&fault, Some(INVALID_REQUEST)),
     }

@@ -7,8 +7,8 @@ use serde_json::{Map, Value, json};
 
 use super::chat_render::SglangChatFormat;
 use super::usage::EndedRequestCounter;
-use crate::openai::response_shape::end_reason_of_choice;
-use crate::stream::{ChoiceStreamStep, StreamRenderer, for_each_output_channel_text};
+use crate::openai::response_settings::end_reason_of_choice;
+use crate::stream::{StreamRenderer, for_each_output_channel_text};
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 
@@ -168,8 +168,8 @@ impl StreamRenderer for SglangMessageStream {
         write_event(out, "message_start", &event);
     }
 
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
-        for_each_output_channel_text(choice, step.tokens, |channel, text, choice| {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, tokens: u32) {
+        for_each_output_channel_text(choice, tokens, |channel, text, choice| {
             self.write_text(out, channel, text, choice);
         });
     }

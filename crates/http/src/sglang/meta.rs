@@ -11,11 +11,11 @@ use super::request::LogprobOptions;
 use super::usage::cached_tokens;
 use crate::app::App;
 use crate::openai::logprobs::{LogprobFormat, for_each_prompt_token, token_logprobs};
-use crate::openai::response_shape::{ResponseShape, count_reasoning_tokens};
+use crate::openai::response_settings::{ResponseSettings, count_reasoning_tokens};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::generate::{OutputEndReason, StopReason};
-use vllm_sim_service::{ReplyChoice, ValidatedRequestFacts};
+use vllm_sim_service::{GenerationJob, ReplyChoice};
 use vllm_sim_tokenizer::Tokenizer;
 
 /// Message in the finish reason of a request that is aborted while it waits in the queue.
@@ -64,7 +64,7 @@ pub(super) fn finish_type_and_matched_stop(reason: &Value) -> (Value, Value) {
 
 /// Settings of the `meta_info` of a response.
 pub(super) struct MetaInfoSettings {
-    pub(super) shape: ResponseShape,
+    pub(super) shape: ResponseSettings,
     pub(super) logprobs: LogprobOptions,
     /// Whether log probabilities contain the texts of tokens.
     pub(super) texts: bool,
@@ -80,8 +80,8 @@ impl MetaInfoSettings {
     /// probabilities need them.
     pub(super) fn new(
         app: &App,
-        facts: &ValidatedRequestFacts,
-        shape: ResponseShape,
+        job: &GenerationJob,
+        shape: ResponseSettings,
         logprobs: LogprobOptions,
         rank: Option<i64>,
     ) -> Self {
@@ -96,14 +96,14 @@ impl MetaInfoSettings {
             prompts: Vec::new(),
         };
         if logprobs.start.is_some() {
-            settings.store_prompt_token_ids(facts);
+            settings.store_prompt_token_ids(job);
         }
         settings
     }
 
     /// Stores the token ids of the request's prompts for its response.
-    pub(super) fn store_prompt_token_ids(&mut self, facts: &ValidatedRequestFacts) {
-        self.prompts = facts.prompts.iter().map(|prompt| prompt.tokens.clone()).collect();
+    pub(super) fn store_prompt_token_ids(&mut self, job: &GenerationJob) {
+        self.prompts = job.prompts.iter().map(|prompt| prompt.tokens.clone()).collect();
     }
 
     /// Returns the stored token ids of the prompt with this index; empty if they were not stored.

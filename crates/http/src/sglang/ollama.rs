@@ -10,16 +10,18 @@ use axum::http::{HeaderValue, Response, StatusCode, header};
 use serde_json::{Value, json};
 
 use super::disaggregation::PrefillBootstrapTarget;
+use super::endpoint;
+use super::errors::SglangResult;
 use super::loads::iso_time;
-use super::request::{self, LogprobOptions, SglangGenerationRequest, new_request_id};
+use super::request::{self, SglangGenerationRequest, new_request_id};
 use super::usage::EndedRequestCounter;
-use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
+use crate::error::ok_json_response;
 use crate::generation;
 use crate::openai::chat;
-use crate::stream::{self, ChoiceStreamStep, StreamRenderer};
+use crate::stream::{self, StreamRenderer};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::prompt::{
@@ -105,9 +107,9 @@ struct OllamaRequest {
 pub(super) async fn create_ollama_chat(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
-    let request = chat_request(&app, &received);
-    errors::response_or_openai_error(generate_from(&app, &received, request).await)
+) -> SglangResult {
+    let request = chat_request(&app, &received)?;
+    generate_from(&app, &received, request).await
 }
 
 fn chat_request(app: &Arc<App>, received: &RawRequest) -> Result<OllamaRequest, Fault> {
@@ -138,12 +140,9 @@ fn read_options(
 pub(super) async fn create_ollama_generation(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
-    let read = endpoint::read_request(&app, &received, &endpoint::OLLAMA_GENERATE);
-    let request: OllamaGenerateRequest = match read {
-        Ok(request) => request,
-        Err(fault) => return errors::openai_error(&fault),
-    };
+) -> SglangResult {
+    let request: OllamaGenerateRequest =
+        endpoint::read_request(&app, &received, &endpoint::OLLAMA_GENERATE)?;
     let system = request.system.as_deref().filter(|system| !system.is_empty());
     let prompt = match system {
         Some(system) => format!("{system}\n\n{}", request.prompt),
@@ -152,13 +151,12 @@ pub(super) async fn create_ollama_generation(
     let member = TextMember::Response;
     if prompt.chars().all(vllm_sim_python::is_python_whitespace) {
         let body = member.body(app.service.models.displayed_model_name(), "", None);
-        return match request.stream {
+        return Ok(match request.stream {
             true => lines_response(Body::from(format!("{body}\n"))),
-            false => error::json_response(StatusCode::OK, body.to_string()),
-        };
+            false => ok_json_response(&body),
+        });
     }
-    let sampling = read_options(&app, request.options.as_ref());
-    let request = sampling.map(|sampling| OllamaRequest {
+    let request = OllamaRequest {
         member,
         prompts: PromptSource::Inputs(PromptTextsOrTokenIds {
             inputs: vec![PromptTextOrTokenIds::Text(prompt)],
@@ -166,42 +164,30 @@ pub(super) async fn create_ollama_generation(
             truncation: PromptTruncation::default(),
         }),
         stream: request.stream,
-        sampling,
-    });
-    errors::response_or_openai_error(generate_from(&app, &received, request).await)
+        sampling: read_options(&app, request.options.as_ref())?,
+    };
+    generate_from(&app, &received, request).await
 }
 
 async fn generate_from(
     app: &Arc<App>,
     received: &RawRequest,
-    request: Result<OllamaRequest, Fault>,
-) -> Result<Response<Body>, Fault> {
-    let OllamaRequest { member, prompts, stream, sampling } = request?;
-    let resolved = request::resolve_model(app, received, None, None)?;
+    request: OllamaRequest,
+) -> SglangResult {
+    let OllamaRequest { member, prompts, stream, sampling } = request;
+    let lora = request::resolve_model(app, received, None, None)?;
     let structured = sampling.is_structured_output();
     let generation = SglangGenerationRequest {
         id: new_request_id(),
         prompts,
         sampling,
-        logprobs: LogprobOptions::default(),
-        rank: None,
-        priority: None,
-        cache_salt: None,
-        tools: None,
-        parses_calls: false,
-        reasoning: None,
-        echo: false,
+        ..SglangGenerationRequest::default()
     };
     // These bodies cannot name another server.
     let target = PrefillBootstrapTarget::from_request_body([None; 3], None, &received.headers, 0)?;
-    let (reply, _) =
-        request::start_sglang_generation(app, received, resolved, generation, &target).await?;
-    let counter = EndedRequestCounter {
-        metrics: app.metrics.clone(),
-        streaming: stream,
-        structured,
-        session: None,
-    };
+    let started = request::start_sglang_generation(app, received, lora, generation, &target).await;
+    let (reply, _) = started.map_err(|refused| refused.error)?;
+    let counter = EndedRequestCounter::new(app, stream, structured);
     let model = app.service.models.displayed_model_name().to_string();
     if stream {
         let render = LineStream { member, model, counter };
@@ -242,17 +228,14 @@ struct LineStream {
 }
 
 impl StreamRenderer for LineStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, tokens: u32) {
         let mut delta = String::new();
-        for _ in 0..step.tokens {
-            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
-                break;
-            };
+        for token in choice.script.next_tokens(&mut choice.cursor, tokens) {
             if token.channel == OutputChannel::Content {
                 delta.push_str(token.text);
             }
         }
-        let text = Some(delta.as_str()).filter(|_| step.end.is_none());
+        let text = Some(delta.as_str()).filter(|_| choice.sent_end.is_none());
         out.push_str(&self.member.line(&self.model, text));
     }
 
@@ -276,7 +259,7 @@ pub(super) async fn list_ollama_models(State(app): State<Arc<App>>) -> Response<
         "digest": format!("sha256:sglang{}", "0".repeat(58)),
         "details": {"format": "sglang", "family": last_part(name), "parameter_size": "unknown"},
     }]});
-    error::json_response(StatusCode::OK, body.to_string())
+    ok_json_response(&body)
 }
 
 fn last_part(name: &str) -> &str {
@@ -287,12 +270,9 @@ fn last_part(name: &str) -> &str {
 pub(super) async fn show_ollama_model(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
-    let read = endpoint::read_request(&app, &received, &endpoint::OLLAMA_SHOW);
-    let OllamaShowRequest { model } = match read {
-        Ok(request) => request,
-        Err(fault) => return errors::openai_error(&fault),
-    };
+) -> SglangResult {
+    let OllamaShowRequest { model } =
+        endpoint::read_request(&app, &received, &endpoint::OLLAMA_SHOW)?;
     let family = last_part(&model);
     let suffixes = ["-Instruct", "-Chat", "-Base"];
     let family = suffixes.iter().find_map(|end| family.strip_suffix(end)).unwrap_or(family);
@@ -323,5 +303,5 @@ pub(super) async fn show_ollama_model(
         "model_info": info,
         "capabilities": ["completion"],
     });
-    error::json_response(StatusCode::OK, body.to_string())
+    Ok(ok_json_response(&body))
 }

@@ -6,15 +6,14 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
+use super::errors::SglangResult;
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
-use crate::error;
+use crate::error::ok_json_response;
 use vllm_sim_config::{MetricsCompat, list_parsers};
 use vllm_sim_python::{self as python, json::dumps_unicode};
 use vllm_sim_wire::fault::Fault;
@@ -25,54 +24,41 @@ use vllm_sim_wire::sglang::server_control::Struct;
 pub(super) async fn separate_reasoning(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
-    let answer = || {
-        let Struct(request): Struct<SeparateReasoningRequest> =
-            endpoint::read_request(&app, &received, &endpoint::SEPARATE_REASONING)?;
-        let markers = ReasoningMarkers::of_parser(&request.reasoning_parser)?;
-        let (reasoning, text) = markers.separate(&request.text);
-        let mut body = json!({"reasoning_text": reasoning, "text": text});
-        if request.return_blocks {
-            let thoughts = (!reasoning.is_empty()).then_some(reasoning);
-            let block = |kind: &str, text: &str| json!({"type": kind, "text": text});
-            let thought = thoughts.map(|text| block("reasoning", text));
-            body["reasoning_blocks"] = thoughts.into_iter().collect();
-            body["text_blocks"] = json!([text]);
-            body["blocks"] = thought.into_iter().chain([block("text", text)]).collect();
-        }
-        Ok(body)
-    };
-    respond(answer())
+) -> SglangResult {
+    let Struct(request): Struct<SeparateReasoningRequest> =
+        endpoint::read_request(&app, &received, &endpoint::SEPARATE_REASONING)?;
+    let markers = ReasoningMarkers::of_parser(&request.reasoning_parser)?;
+    let (reasoning, text) = markers.separate(&request.text);
+    let mut body = json!({"reasoning_text": reasoning, "text": text});
+    if request.return_blocks {
+        let thoughts = (!reasoning.is_empty()).then_some(reasoning);
+        let block = |kind: &str, text: &str| json!({"type": kind, "text": text});
+        let thought = thoughts.map(|text| block("reasoning", text));
+        body["reasoning_blocks"] = thoughts.into_iter().collect();
+        body["text_blocks"] = json!([text]);
+        body["blocks"] = thought.into_iter().chain([block("text", text)]).collect();
+    }
+    Ok(ok_json_response(&body))
 }
 
 /// Handles `POST /parse_function_call`: finds the tool calls in a text.
 pub(super) async fn parse_function_call(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
-    let answer = || {
-        let Struct(request): Struct<ParseCallsRequest> =
-            endpoint::read_request(&app, &received, &endpoint::PARSE_FUNCTION_CALL)?;
-        let format = CallFormat::of_parser(request.tool_call_parser.as_deref())?;
-        let names = request
-            .tools
-            .iter()
-            .map(|tool| tool.pointer("/function/name").and_then(Value::as_str).unwrap_or_default());
-        let names: Vec<&str> = names.collect();
-        let (text, calls) = match names.is_empty() {
-            true => (request.text.as_str(), Vec::new()),
-            false => format.parse(&request.text, &names)?,
-        };
-        Ok(json!({"normal_text": text, "calls": calls}))
+) -> SglangResult {
+    let Struct(request): Struct<ParseCallsRequest> =
+        endpoint::read_request(&app, &received, &endpoint::PARSE_FUNCTION_CALL)?;
+    let format = CallFormat::of_parser(request.tool_call_parser.as_deref())?;
+    let names = request
+        .tools
+        .iter()
+        .map(|tool| tool.pointer("/function/name").and_then(Value::as_str).unwrap_or_default());
+    let names: Vec<&str> = names.collect();
+    let (text, calls) = match names.is_empty() {
+        true => (request.text.as_str(), Vec::new()),
+        false => format.parse(&request.text, &names)?,
     };
-    respond(answer())
-}
-
-fn respond(answer: Result<Value, Fault>) -> Response<Body> {
-    match answer {
-        Ok(body) => error::json_response(StatusCode::OK, body.to_string()),
-        Err(fault) => errors::openai_error(&fault),
-    }
+    Ok(ok_json_response(&json!({"normal_text": text, "calls": calls})))
 }
 
 /// Returns the error for the requested parser `value`: a known parser is not simulated, an unknown

@@ -8,20 +8,23 @@ use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Response, StatusCode};
+use axum::http::Response;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
+use super::errors::SglangResult;
 use super::pooling_inputs::{PoolingInputs, read_pooling_inputs};
 use super::request::new_request_id;
 use super::usage::prompt_only_usage_json;
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
+use crate::error::ok_json_response;
+use crate::json;
 use crate::pooling::binary::EmbeddingBinaryFormat;
+use crate::pooling::classify::class_label;
 use crate::pooling::{rows, vector};
-use crate::{error, json};
 use vllm_sim_config::ModelTask;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::pooling::{class_probabilities, unit_embedding};
@@ -43,20 +46,16 @@ pub(super) fn has_generation_model(app: &App) -> bool {
 pub(super) async fn create_embeddings(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
-    errors::response_or_openai_error(embeddings(&app, &received).await)
-}
-
-async fn embeddings(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
+) -> SglangResult {
     let request: SglangEmbeddingRequest =
-        endpoint::read_request(app, received, &endpoint::EMBEDDINGS)?;
+        endpoint::read_request(&app, &received, &endpoint::EMBEDDINGS)?;
     request.validate_embedding_request()?;
-    let inputs = read_pooling_inputs(app, &request.input).await?;
-    let length = vector_length(app, request.dimensions)?;
+    let inputs = read_pooling_inputs(&app, &request.input).await?;
+    let length = vector_length(&app, request.dimensions)?;
     rows::check_response_float_count(inputs.lists.len(), length)?;
     let tokens = inputs.input_token_count();
     let (count, is_base64) = (inputs.lists.len(), request.encoding_format == "base64");
-    let computes = Vectors::new(app, length);
+    let computes = Vectors::new(&app, length);
     let row = move |out: &mut String, index: usize| {
         let vector = computes.vector(&inputs.lists[index]);
         out.push_str(if index > 0 { ",{\"embedding\":" } else { "{\"embedding\":" });
@@ -165,16 +164,12 @@ fn pooled_meta(id: &str, tokens: usize, version: &str) -> Value {
 pub(super) async fn create_classification(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
-    errors::response_or_openai_error(classes(&app, &received).await)
-}
-
-async fn classes(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
+) -> SglangResult {
     let request: SglangClassifyRequest =
-        endpoint::read_request(app, received, &endpoint::V1_CLASSIFY)?;
+        endpoint::read_request(&app, &received, &endpoint::V1_CLASSIFY)?;
     request.validate_classify_request()?;
-    let inputs = read_pooling_inputs(app, &request.input).await?;
-    check_embedding_model(app)?;
+    let inputs = read_pooling_inputs(&app, &request.input).await?;
+    check_embedding_model(&app)?;
     let count = app.settings.pooling.num_labels.max(1);
     rows::check_response_float_count(inputs.lists.len(), count as usize)?;
     let data = inputs.lists.iter().enumerate().map(|(index, tokens)| {
@@ -182,7 +177,7 @@ async fn classes(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>
         let best = (0..probs.len()).max_by(|a, b| probs[*a].total_cmp(&probs[*b]));
         json!({
             "index": index,
-            "label": class_label(app, best.unwrap_or(0)),
+            "label": class_label(&app, best.unwrap_or(0)),
             "probs": probs,
             "num_classes": count,
         })
@@ -196,29 +191,18 @@ async fn classes(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>
         "data": data,
         "usage": prompt_only_usage_json(inputs.input_token_count()),
     });
-    Ok(error::json_response(StatusCode::OK, body.to_string()))
-}
-
-/// Returns the name of a class in the model's `config.json`, else `LABEL_n`.
-fn class_label(app: &App, class: usize) -> String {
-    let config = app.settings.model.hf_config.as_deref();
-    let named = config.and_then(|config| config.get("id2label")?.get(class.to_string())?.as_str());
-    named.map_or_else(|| format!("LABEL_{class}"), str::to_owned)
+    Ok(ok_json_response(&body))
 }
 
 /// Handles `POST /v1/rerank`: scores documents against a query.
-pub(super) async fn rerank(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
-    errors::response_or_openai_error(ranked(&app, &received).await)
-}
-
-async fn ranked(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
-    let request: SglangRerankRequest = endpoint::read_request(app, received, &endpoint::RERANK)?;
+pub(super) async fn rerank(State(app): State<Arc<App>>, received: RawRequest) -> SglangResult {
+    let request: SglangRerankRequest = endpoint::read_request(&app, &received, &endpoint::RERANK)?;
     request.validate_rerank_request()?;
     let query = content_text(&request.query);
     let texts: Vec<String> = request.documents.iter().map(content_text).collect();
-    let queries = read_pooling_inputs(app, &query.into()).await?;
-    let documents = read_pooling_inputs(app, &json!(texts)).await?;
-    check_embedding_model(app)?;
+    let queries = read_pooling_inputs(&app, &query.into()).await?;
+    let documents = read_pooling_inputs(&app, &json!(texts)).await?;
+    check_embedding_model(&app)?;
     let version = app.weight_version.load_full();
     let query = queries.lists.first().map_or(&[][..], Vec::as_slice);
     let mut results = Vec::with_capacity(texts.len());
@@ -237,7 +221,7 @@ async fn ranked(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     results.sort_by(|one, two| two.0.total_cmp(&one.0));
     let most = request.top_n.and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX);
     let results: Vec<Value> = results.into_iter().take(most).map(|(_, result)| result).collect();
-    Ok(error::json_response(StatusCode::OK, Value::from(results).to_string()))
+    Ok(ok_json_response(&Value::from(results)))
 }
 
 /// Returns the text of a rerank query or document, which is a string or a list of content parts.

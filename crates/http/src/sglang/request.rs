@@ -8,17 +8,18 @@ use serde_json::Value;
 use super::disaggregation::PrefillBootstrapTarget;
 use crate::app::App;
 use crate::body::RawRequest;
-use crate::generation::{self, RejectedGeneration};
+use crate::generation;
 use crate::request_head::names;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{
-    GenerationRequest, KvBlockSaltAndSession, KvTransfer, ModelTarget, OutputTokenBudget, Reply,
-    RequestSubmissionChecks, RequestedTools, ValidatedRequestFacts,
+    GenerationJob, GenerationRequest, KvBlockSaltAndSession, KvTransfer, LoraAdapter,
+    OutputTokenBudget, RejectedRequest, Reply, RequestSubmissionChecks, RequestedTools,
 };
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
 
 /// Fields of a generation request that SGLang's routes read from request bodies.
+#[derive(Default)]
 pub(super) struct SglangGenerationRequest {
     pub(super) id: Arc<str>,
     pub(super) prompts: PromptSource,
@@ -118,7 +119,7 @@ pub(super) fn explicit_context_length(app: &App) -> Option<u32> {
     Some(length).filter(|length| own.and_then(Value::as_u64) != Some(u64::from(*length)))
 }
 
-/// Returns the base model, or the LoRA adapter that `model:adapter` or `lora_path` names.
+/// Returns the LoRA adapter that `model:adapter` or `lora_path` names; `Ok(None)` if neither does.
 ///
 /// SGLang serves every other model name.
 ///
@@ -129,7 +130,7 @@ pub(super) fn resolve_model(
     received: &RawRequest,
     model: Option<&str>,
     lora_path: Option<&Value>,
-) -> Result<ModelTarget, Fault> {
+) -> Result<Option<Arc<LoraAdapter>>, Fault> {
     if !super::pooling::has_generation_model(app) {
         return Err(Fault::bad_request(
             "This server has an embedding model (--is-embedding), which generates no text.",
@@ -147,7 +148,7 @@ pub(super) fn resolve_model(
         return generation::resolve_model(app, received, None, Ok(()));
     };
     generation::resolve_model(app, received, None, check_adapter(app, adapter))?;
-    generation::resolve_model_target(app, Some(adapter))
+    generation::resolve_model_without_faults(app, Some(adapter))
 }
 
 /// Checks that the LoRA adapter of a request is loaded.
@@ -181,10 +182,10 @@ pub(super) fn check_adapter(app: &App, adapter: &str) -> Result<(), Fault> {
 pub(super) async fn start_sglang_generation(
     app: &App,
     received: &RawRequest,
-    resolved: ModelTarget,
+    lora: Option<Arc<LoraAdapter>>,
     from: SglangGenerationRequest,
     target: &PrefillBootstrapTarget,
-) -> Result<(Reply, Box<ValidatedRequestFacts>), RejectedGeneration> {
+) -> Result<(Reply, Box<GenerationJob>), RejectedRequest<Fault>> {
     let LogprobOptions { top, start } = from.logprobs;
     let grammar = from.sampling.output_grammar_kind();
     let ranks = app.rules.limits.data_parallel_ranks;
@@ -214,18 +215,13 @@ pub(super) async fn start_sglang_generation(
         },
         prompts: from.prompts,
         transfer,
-        ..generation::new_generation_request(app, received, from.id)
+        ..generation::new_generation_request(app, received, from.id, None)
     };
     let request = GenerationRequest { rank: from.rank.or(room_rank), ..request };
-    let started = generation::start_generation(app, resolved, request).await;
-    started.map_err(|refused| match (refused, grammar) {
-        (RejectedGeneration::Early(fault), Some(kind)) => {
-            RejectedGeneration::Early(grammar_fault(fault, kind))
-        }
-        (RejectedGeneration::Late { fault, facts }, Some(kind)) => {
-            RejectedGeneration::Late { fault: grammar_fault(fault, kind), facts }
-        }
-        (refused, None) => refused,
+    let started = generation::start_generation(app, lora, request).await;
+    started.map_err(|RejectedRequest { error, late }| match grammar {
+        Some(kind) => RejectedRequest { error: grammar_fault(error, kind), late },
+        None => RejectedRequest { error, late },
     })
 }
 
@@ -247,9 +243,11 @@ fn grammar_fault(fault: Fault, kind: &str) -> Fault {
 ///
 /// # Errors
 /// Every other error.
-pub(super) fn kv_negotiation_fault_or_other(rejected: RejectedGeneration) -> Result<Fault, Fault> {
-    match rejected {
-        RejectedGeneration::Late { fault, .. } if fault.status == 500 => Ok(fault),
-        other => Err(other.into()),
+pub(super) fn kv_negotiation_fault_or_other(
+    rejected: RejectedRequest<Fault>,
+) -> Result<Fault, Fault> {
+    match rejected.late.is_some() && rejected.error.status == 500 {
+        true => Ok(rejected.error),
+        false => Err(rejected.error),
     }
 }

@@ -47,8 +47,9 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
     if chat.messages.is_empty() {
         return Err(Fault::bad_request(format!("{EMPTY_CONVERSATION_ERROR} None")));
     }
-    let started = start_chat(app, received, &chat, calls).await?;
-    let StartedChatGeneration { reply, format, counter } = started;
+    let started = start_chat(app, received, &chat, calls).await;
+    let StartedChatGeneration { reply, format, counter } =
+        started.map_err(|refused| refused.error)?;
     let format = SglangResponsesFormat::new(request, format);
     if chat.stream {
         let render = ResponseStream::new(format, counter);

@@ -6,18 +6,17 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
+use super::endpoint;
+use super::errors::SglangResult;
 use super::pooling::has_generation_model;
 use super::pooling_inputs::{PoolingInputs, read_pooling_inputs};
 use super::usage::prompt_only_usage_json;
-use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
-use crate::error;
+use crate::error::ok_json_response;
 use vllm_sim_python::python_repr;
 use vllm_sim_random::mix_u64_pair;
 use vllm_sim_service::pooling::class_probabilities;
@@ -28,25 +27,21 @@ use vllm_sim_wire::sglang::pooling::SglangScoreRequest;
 pub(super) async fn create_score(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
-    errors::response_or_openai_error(answer(&app, &received).await)
-}
-
-async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>, Fault> {
-    let request: SglangScoreRequest = endpoint::read_request(app, received, &endpoint::SCORE)?;
-    check(app, &request)?;
+) -> SglangResult {
+    let request: SglangScoreRequest = endpoint::read_request(&app, &received, &endpoint::SCORE)?;
+    check(&app, &request)?;
     let items = request.items.as_ref().filter(|items| !items.is_null());
     let items = items.ok_or_else(|| Fault::bad_request("items must be provided"))?;
-    let prompts = prompts(app, &request, items).await?;
+    let prompts = prompts(&app, &request, items).await?;
     let count = prompts.lists.len();
-    let labels = match has_generation_model(app) && count > 0 {
-        true => labels(app, request.label_token_ids.as_ref(), count)?,
+    let labels = match has_generation_model(&app) && count > 0 {
+        true => labels(&app, request.label_token_ids.as_ref(), count)?,
         false => vec![Vec::new(); count],
     };
     let classes = app.settings.pooling.num_labels.max(1);
     let (mut scores, mut logprobs) = (Vec::new(), Vec::new());
     for (tokens, labels) in prompts.lists.iter().zip(&labels) {
-        if !has_generation_model(app) {
+        if !has_generation_model(&app) {
             scores.push(class_probabilities(tokens, classes).into_iter().map(f64::from).collect());
             continue;
         }
@@ -65,7 +60,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         "usage": prompt_only_usage_json(prompts.input_token_count()),
         "object": "scoring",
     });
-    Ok(error::json_response(StatusCode::OK, body.to_string()))
+    Ok(ok_json_response(&body))
 }
 
 /// Checks the members of a score request that do not depend on its items.

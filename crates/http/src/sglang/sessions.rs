@@ -4,15 +4,16 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Response, StatusCode};
+use axum::http::StatusCode;
 use serde_json::Value;
 
+use super::errors::SglangResult;
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
+use crate::error::ok_json_response;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::server_control::{CloseSessionRequest, OpenSessionRequest, Struct};
 
@@ -28,33 +29,26 @@ const STREAMING_DISABLED: &str = "Streaming sessions are disabled. Please relaun
 pub(super) async fn open_session(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
-    let read = endpoint::read_request(&app, &received, &endpoint::OPEN_SESSION);
-    let Struct(request): Struct<OpenSessionRequest> = match read {
-        Ok(request) => request,
-        Err(fault) => return errors::openai_error(&fault),
-    };
+) -> SglangResult {
+    let Struct(request): Struct<OpenSessionRequest> =
+        endpoint::read_request(&app, &received, &endpoint::OPEN_SESSION)?;
     if request.streaming == Some(true) {
-        return errors::native_route_error_response(&Fault::bad_request(STREAMING_DISABLED));
+        return Ok(errors::native_route_error_response(&Fault::bad_request(STREAMING_DISABLED)));
     }
     let now = app.service.now();
-    match app.sglang.sessions.open_session(request.session_id, request.timeout, now) {
-        Some(id) => error::json_response(StatusCode::OK, Value::from(id).to_string()),
+    Ok(match app.sglang.sessions.open_session(request.session_id, request.timeout, now) {
+        Some(id) => ok_json_response(&Value::from(id)),
         None => errors::native_route_error_response(&Fault::bad_request(NOT_OPENED)),
-    }
+    })
 }
 
 /// Handles `POST /close_session`: closes a session; an unknown id is not an error.
 pub(super) async fn close_session(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
-    let read = endpoint::read_request(&app, &received, &endpoint::CLOSE_SESSION);
-    match read {
-        Ok(Struct(CloseSessionRequest { session_id })) => {
-            app.sglang.sessions.close_session(&session_id);
-            error::empty_response(StatusCode::OK)
-        }
-        Err(fault) => errors::openai_error(&fault),
-    }
+) -> SglangResult {
+    let Struct(CloseSessionRequest { session_id }) =
+        endpoint::read_request(&app, &received, &endpoint::CLOSE_SESSION)?;
+    app.sglang.sessions.close_session(&session_id);
+    Ok(error::empty_response(StatusCode::OK))
 }

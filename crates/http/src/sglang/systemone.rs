@@ -11,10 +11,11 @@ use axum::http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
 use super::decisions::{ScoredDecision, check_decision_server, score};
-use super::errors;
+use super::errors::SglangResult;
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
+use crate::error::ok_json_response;
 use vllm_sim_python::orjson_loads;
 use vllm_sim_wire::body;
 use vllm_sim_wire::fastapi;
@@ -29,13 +30,13 @@ const MAX_OPTIONS: usize = 26;
 pub(super) async fn create_systemone_decisions(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
+) -> SglangResult {
     match answer(&app, &received).await {
         // The list of FastAPI's default response.
         Err(fault) if fault.status == 422 => {
-            error::json_response(StatusCode::UNPROCESSABLE_ENTITY, fault.message)
+            Ok(error::json_response(StatusCode::UNPROCESSABLE_ENTITY, fault.message))
         }
-        answer => errors::response_or_openai_error(answer),
+        answer => Ok(answer?),
     }
 }
 
@@ -64,7 +65,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         "answers": answers,
         "usage": {"input_tokens": tokens, "output_tokens": 0},
     });
-    Ok(error::json_response(StatusCode::OK, body.to_string()))
+    Ok(ok_json_response(&body))
 }
 
 /// Returns the body of a request as JSON.

@@ -4,15 +4,14 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::{endpoint, errors};
+use super::endpoint;
+use super::errors::SglangResult;
 use crate::app::App;
 use crate::body::RawRequest;
-use crate::error;
+use crate::error::ok_json_response;
 use crate::openai::chat;
 use vllm_sim_service::prompt::PromptLengthLimit;
 use vllm_sim_service::run_blocking_if_large;
@@ -21,11 +20,8 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallRendering};
 use vllm_sim_wire::sglang::tokenize::{SglangDetokenizeRequest, SglangTokenizeRequest};
 
-pub(super) async fn tokenize(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
-    match token_ids(&app, &received).await {
-        Ok(body) => error::json_response(StatusCode::OK, body.to_string()),
-        Err(fault) => errors::openai_error(&fault),
-    }
+pub(super) async fn tokenize(State(app): State<Arc<App>>, received: RawRequest) -> SglangResult {
+    Ok(ok_json_response(&token_ids(&app, &received).await?))
 }
 
 async fn token_ids(app: &Arc<App>, received: &RawRequest) -> Result<Value, Fault> {
@@ -71,17 +67,8 @@ async fn conversation_ids(app: &Arc<App>, body: &Value) -> Result<Vec<u32>, Faul
     Ok(app.service.tokenize_conversation(&app.rules, conversation).await?.0)
 }
 
-pub(super) async fn detokenize(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> Response<Body> {
-    match texts(&app, &received) {
-        Ok(text) => {
-            let body = json!({"text": text});
-            error::json_response(StatusCode::OK, body.to_string())
-        }
-        Err(fault) => errors::openai_error(&fault),
-    }
+pub(super) async fn detokenize(State(app): State<Arc<App>>, received: RawRequest) -> SglangResult {
+    Ok(ok_json_response(&json!({"text": texts(&app, &received)?})))
 }
 
 fn texts(app: &App, received: &RawRequest) -> Result<Value, Fault> {

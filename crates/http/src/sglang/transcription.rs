@@ -5,11 +5,10 @@
 
 use std::sync::Arc;
 
-use axum::body::Body;
 use axum::extract::State;
-use axum::http::Response;
 use serde_json::{Value, json};
 
+use super::errors::SglangResult;
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::audio::AudioUploadForm;
@@ -23,18 +22,15 @@ use vllm_sim_wire::sglang::transcription::{TranscriptionForm, missing_file_error
 pub(super) async fn create_transcription(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
-    let form = match read_form(&app, &received).await {
-        Ok(form) => form,
-        Err(fault) => return errors::openai_error(&fault),
-    };
+) -> SglangResult {
+    let form = read_form(&app, &received).await?;
     if !matches!(form.response_format.as_str(), "json" | "text" | "verbose_json") {
         let text = "Only 'json', 'text', and 'verbose_json' formats supported";
-        return errors::json_error(400, &json!({"error": {"message": text}}));
+        return Ok(errors::json_error(400, &json!({"error": {"message": text}})));
     }
     let argument = if form.language.is_some() { "language" } else { "_detect_language" };
     let text = format!("Internal server error: Unexpected keyword argument '{argument}'");
-    errors::openai_error(&Fault::new(500, ErrorType::InternalServer, text))
+    Err(Fault::new(500, ErrorType::InternalServer, text).into())
 }
 
 async fn read_form(app: &App, received: &RawRequest) -> Result<TranscriptionForm, Fault> {

@@ -8,7 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::session_store::SessionTurn;
 use crate::app::App;
-use crate::openai::response_shape::{TokenCounts, end_reason_of_choice};
+use crate::openai::response_settings::{TokenCounts, end_reason_of_choice};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_observe::metrics::{FinishedRequest, Metrics};
 use vllm_sim_service::{Reply, ReplyChoice};
@@ -109,27 +109,32 @@ pub(super) fn cached_tokens(choice: &ReplyChoice, prompt_tokens: u32) -> u32 {
 /// request's session.
 #[derive(Clone)]
 pub(super) struct EndedRequestCounter {
-    pub(super) metrics: Arc<Metrics>,
-    pub(super) streaming: bool,
-    pub(super) structured: bool,
+    metrics: Arc<Metrics>,
+    streaming: bool,
+    structured: bool,
     /// The request's session, which stores the request's tokens at its end; `None` without a
     /// session.
     pub(super) session: Option<SessionTurn>,
 }
 
 impl EndedRequestCounter {
+    pub(super) fn new(app: &App, streaming: bool, structured: bool) -> Self {
+        Self { metrics: app.metrics.clone(), streaming, structured, session: None }
+    }
+
     /// Counts every choice of an ended reply as a request in the metrics, and stores its tokens in
     /// the request's session.
     pub(super) fn count_ended_reply(&self, reply: &Reply) {
         if let Some(turn) = &self.session {
             turn.store_reply(reply);
         }
+        let Some(metrics) = self.metrics.imitated() else { return };
         for choice in &reply.choices {
             let prompt_tokens = reply.prompts.get(choice.prompt).copied().unwrap_or(0);
             let output_tokens = choice.released_tokens();
             let progress = choice.sequence_progress();
             let [_, first, last] = progress.admission_first_latest_token_times();
-            self.metrics.on_finished_request(&FinishedRequest {
+            metrics.on_finished(&FinishedRequest {
                 streaming: self.streaming,
                 structured: self.structured,
                 aborted: end_reason_of_choice(choice) != SequenceEndReason::Finished,

@@ -13,10 +13,12 @@ use axum::http::{Response, StatusCode};
 use axum::routing::post;
 use serde_json::{Value, json};
 
+use super::errors::SglangResult;
 use super::{control, endpoint, errors};
 use crate::app::{App, Route};
 use crate::body::RawRequest;
 use crate::error;
+use crate::error::ok_json_response;
 use vllm_sim_python::python_repr_of_str;
 use vllm_sim_service::PrefixCacheResetScope;
 use vllm_sim_wire::fastapi::RouteFunction;
@@ -38,15 +40,12 @@ fn respond<T>(
     received: &RawRequest,
     at: &RouteFunction,
     body: impl FnOnce(&T) -> Value,
-) -> Response<Body>
+) -> SglangResult
 where
     Struct<T>: RequestField,
     T: UpdateEffects,
 {
-    let Struct(request): Struct<T> = match endpoint::read_request(app, received, at) {
-        Ok(request) => request,
-        Err(fault) => return errors::openai_error(&fault),
-    };
+    let Struct(request): Struct<T> = endpoint::read_request(app, received, at)?;
     if request.aborts_requests() {
         control::abort_all_requests(app);
     }
@@ -56,7 +55,7 @@ where
     if let Some(version) = request.weight_version() {
         app.weight_version.store(Arc::new(version.to_owned()));
     }
-    error::json_response(StatusCode::OK, body(&request).to_string())
+    Ok(ok_json_response(&body(&request)))
 }
 
 fn with_version(message: &str, request: &impl UpdateEffects) -> String {
@@ -108,7 +107,7 @@ where
 pub(super) async fn update_weights_from_disk(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
+) -> SglangResult {
     let ranks = app.service.rank_engines().len();
     respond::<UpdateWeightsFromDiskRequest>(
         &app,
@@ -127,18 +126,11 @@ pub(super) async fn update_weights_from_disk(
 pub(super) async fn get_weights_by_name(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
-    let read = endpoint::read_request::<Struct<WeightsByNameRequest>>(
-        &app,
-        &received,
-        &endpoint::GET_WEIGHTS_BY_NAME,
-    );
-    match read {
-        Ok(_) => {
-            errors::native_route_error_response(&Fault::bad_request("Get parameter by name failed"))
-        }
-        Err(fault) => errors::openai_error(&fault),
-    }
+) -> SglangResult {
+    let at = &endpoint::GET_WEIGHTS_BY_NAME;
+    endpoint::read_request::<Struct<WeightsByNameRequest>>(&app, &received, at)?;
+    let fault = Fault::bad_request("Get parameter by name failed");
+    Ok(errors::native_route_error_response(&fault))
 }
 
 /// Handles `POST /weights_checker`: a copy of the weights always equals them.
@@ -147,13 +139,10 @@ pub(super) async fn get_weights_by_name(
 pub(super) async fn check_weights(
     State(app): State<Arc<App>>,
     received: RawRequest,
-) -> Response<Body> {
+) -> SglangResult {
     let at = &endpoint::WEIGHTS_CHECKER;
-    let read = endpoint::read_request::<Option<Struct<CheckWeightsRequest>>>(&app, &received, at);
-    let request = match read {
-        Ok(request) => request,
-        Err(fault) => return errors::openai_error(&fault),
-    };
+    let request =
+        endpoint::read_request::<Option<Struct<CheckWeightsRequest>>>(&app, &received, at)?;
     let action = request.map_or_else(|| "checksum".to_owned(), |Struct(request)| request.action);
     let failure = match action.as_str() {
         "snapshot" | "compare" => None,
@@ -165,7 +154,7 @@ pub(super) async fn check_weights(
         Some(_) => (StatusCode::BAD_REQUEST, false),
     };
     let message = failure.unwrap_or_else(|| "Success.".to_owned());
-    error::json_response(status, json!({"success": success, "message": message}).to_string())
+    Ok(error::json_response(status, json!({"success": success, "message": message}).to_string()))
 }
 
 /// Handles `POST /start_profile`: no profile is written.

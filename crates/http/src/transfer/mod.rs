@@ -14,7 +14,7 @@ use super::app::App;
 use super::media;
 use super::request_head::names;
 use super::request_head::new_random_hex_id;
-use super::vllm::ok_json_response;
+use crate::error::ok_json_response;
 use vllm_sim_config::KvConnector;
 use vllm_sim_engine::driver::KvSourceServer;
 use vllm_sim_service::generate::request::TokenizedPrompt;
@@ -244,7 +244,9 @@ pub(crate) fn cache_hit_threshold(app: &App, headers: &HeaderMap, request: &Valu
         // A fraction above 1 always misses.
         return Some(2.0);
     }
-    if !app.settings.cache.finds_prefixes && !app.dialect.applies_threshold_without_cache() {
+    if !app.settings.cache.finds_prefixes
+        && !app.dialect.properties().applies_threshold_without_cache
+    {
         // llm-d applies the threshold only with a prefix cache.
         return None;
     }

@@ -164,9 +164,9 @@ impl SourceEngine {
         let rank = self.prefill_rank(prefill_handoff);
         let (host, notify) = self.host_and_port(rank);
         let parallel = &self.settings.parallel;
-        let raw = self.settings.kv_transfer.as_ref().map(|t| &t.raw);
-        let extra = raw.and_then(|raw| raw.get("kv_connector_extra_config"));
-        let handshake = extra.and_then(|extra| extra.get("handshake_port")?.as_u64());
+        let transfer_config = self.settings.kv_transfer.as_ref();
+        let handshake = transfer_config.and_then(|t| t.connector_settings.get("handshake_port"));
+        let handshake = handshake.and_then(Value::as_u64);
         Some(json!({
             "do_remote_prefill": true,
             "do_remote_decode": false,

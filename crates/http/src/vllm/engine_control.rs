@@ -7,10 +7,11 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode, Uri};
 use serde_json::{Value, json};
 
-use super::{http_exception, ok_json_response, parse_raw_json};
+use super::{http_exception, parse_raw_json};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
+use crate::error::ok_json_response;
 use crate::{error, query};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_observe::metrics::{AdminOperation, SleepState};
@@ -21,7 +22,7 @@ use vllm_sim_wire::vllm::server_control::{PauseQuery, ResetPrefixCacheQuery, Sle
 pub(crate) async fn sleep_engines(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
     let query: SleepQuery = query::read_query(&uri)?;
     let level = u8::try_from(query.level).unwrap_or(1);
-    if app.settings.server.has_lenient_sleep {
+    if app.settings.has_lenient_sleep {
         if has_llmd_sleep(&app) {
             app.service.start_llmd_sleep();
             set_sleep_metrics(&app, SleepState::WeightsOffloaded);
@@ -31,7 +32,7 @@ pub(crate) async fn sleep_engines(State(app): State<Arc<App>>, uri: Uri) -> Hand
         run_to_completion(async move {
             record_admin_operation_time(
                 &app,
-                AdminOperation::Sleep,
+                AdminOperation::SleepMode("sleep"),
                 app.service.sleep(level, halt),
             )
             .await;
@@ -45,7 +46,7 @@ pub(crate) async fn sleep_engines(State(app): State<Arc<App>>, uri: Uri) -> Hand
         .await;
     }
     let done = json!({"status": "sleeping", "level": level});
-    Ok(app.dialect.operator_route_style().operation_success_response(&done))
+    Ok(app.dialect.properties().operator_route_style.operation_success_response(&done))
 }
 
 pub(crate) async fn wake_up_engines(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
@@ -57,7 +58,7 @@ pub(crate) async fn wake_up_engines(State(app): State<Arc<App>>, uri: Uri) -> Ha
             "kv_cache" => assets.push(SleepTag::KvCache),
             "scheduling" => assets.push(SleepTag::Scheduling),
             // llm-d has only the tag `kv_cache` and ignores others.
-            _ if app.settings.server.has_lenient_sleep => {}
+            _ if app.settings.has_lenient_sleep => {}
             other => {
                 return Err(http_exception(format!(
                     "Unknown wake-up tag '{other}'; known are weights, kv_cache, scheduling"
@@ -65,16 +66,16 @@ pub(crate) async fn wake_up_engines(State(app): State<Arc<App>>, uri: Uri) -> Ha
             }
         }
     }
-    if app.settings.server.has_lenient_sleep {
+    if app.settings.has_lenient_sleep {
         if has_llmd_sleep(&app) {
             let cache = assets.is_empty() || assets.contains(&SleepTag::KvCache);
             app.service.end_llmd_sleep(cache && app.settings.cache.finds_prefixes);
             set_sleep_metrics(&app, SleepState::Awake);
         }
         let done = json!({"status": "awake", "tags": tags_or_null(&tags)});
-        return Ok(app.dialect.operator_route_style().operation_success_response(&done));
+        return Ok(app.dialect.properties().operator_route_style.operation_success_response(&done));
     }
-    let awake = record_admin_operation_time(&app, AdminOperation::Wake, async {
+    let awake = record_admin_operation_time(&app, AdminOperation::SleepMode("wake"), async {
         app.service.wake_up(&assets)
     })
     .await;
@@ -94,7 +95,8 @@ pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Hand
         return Err(Fault::new(500, ErrorType::InternalServer, message));
     }
     let reset = async { app.service.reset_prefix_cache(PrefixCacheResetScope::Preempt) };
-    record_admin_operation_time(&app, AdminOperation::ReleaseKvCacheMemory, reset).await;
+    record_admin_operation_time(&app, AdminOperation::SleepMode("release_kv_cache_memory"), reset)
+        .await;
     Ok(ok_json_response(&json!({"status": "kv_cache_released"})))
 }
 
@@ -203,7 +205,7 @@ fn parse_pause_mode(mode: &str) -> PauseMode {
 /// Returns whether the sleep routes of llm-d have an effect: sleep mode and development mode are
 /// enabled.
 fn has_llmd_sleep(app: &App) -> bool {
-    app.settings.server.enable_sleep_mode && app.settings.server.dev_mode
+    app.settings.server.routes.enable_sleep_mode && app.settings.server.routes.dev_mode
 }
 
 fn tags_or_null(tags: &[String]) -> Value {

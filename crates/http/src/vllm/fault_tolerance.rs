@@ -10,11 +10,12 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::{http_exception, ok_json_response, parse_raw_json};
+use super::{http_exception, parse_raw_json};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
 use crate::error::HandlerResult;
+use crate::error::ok_json_response;
 
 pub(crate) async fn apply_fault_tolerance(
     State(_app): State<Arc<App>>,

@@ -11,15 +11,15 @@ use crate::app::App;
 use crate::body::RawRequest;
 use crate::dialect::ApiEndpoint;
 use crate::error::HandlerResult;
-use crate::generation::{self, GenerationRequestBody, ParsedRequestBody, RejectedGeneration};
+use crate::generation::{self, GenerationRequestBody};
 use crate::media;
 use crate::openai::logprobs;
-use crate::openai::response_shape::ResponseShape;
+use crate::openai::response_settings::ResponseSettings;
 use crate::request_head::request_id;
 use crate::stream;
 use crate::transfer::{self, RequestKvTransfer};
 use vllm_sim_service::prompt::{PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds};
-use vllm_sim_service::{GenerationRequest, PrefixCacheReadRules, ValidatedRequestFacts};
+use vllm_sim_service::{GenerationJob, GenerationRequest, PrefixCacheReadRules, RejectedRequest};
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::GenerateRequest;
@@ -55,18 +55,12 @@ pub(crate) async fn create_generation(
     if let Some((request, value)) =
         text.and_then(|text| GenerateRequest::parse_long_prompt_and_body(text, bounds))
     {
-        return answer_generate(
-            &app,
-            &received,
-            &value,
-            ParsedRequestBody::new_without_model_lookup(request),
-        )
-        .await;
+        return answer_generate(&app, &received, &value, Box::new(request)).await;
     }
     let value = received.parse_dialect_json(&app)?;
-    let read =
-        ParsedRequestBody::parse_generation_request_body(&app, &received, Cow::Borrowed(&value))?;
-    answer_generate(&app, &received, &value, read).await
+    let body = Cow::Borrowed(&value);
+    let request = generation::parse_generation_request_body(&app, &received, body)?;
+    answer_generate(&app, &received, &value, request).await
 }
 
 /// Returns the `kv_transfer_params` of a generate request: from its root, or from `extra_args` as
@@ -83,12 +77,12 @@ async fn answer_generate(
     app: &Arc<App>,
     received: &RawRequest,
     value: &Value,
-    read: ParsedRequestBody<GenerateRequest>,
+    mut request: Box<GenerateRequest>,
 ) -> HandlerResult {
-    let (mut request, resolved) = read.into_body_and_model(app, received)?;
+    let lora = generation::resolve_request_model(app, received, &*request)?;
     let stream = request.stream.unwrap_or(false);
     let given = request.request_id.as_deref();
-    let id = request_id(app.dialect.generate_id_prefix(), &received.headers, given);
+    let id = request_id(app.dialect.properties().generate_id_prefix, &received.headers, given);
     let terms = RequestKvTransfer::read_kv_transfer_params(app, &id, kv_transfer_params(&request));
     let params = request.sampling_params.clone();
     let interval = generation::min_tokens_per_event(params.stream_interval);
@@ -112,18 +106,18 @@ async fn answer_generate(
             }],
             ..PromptTextsOrTokenIds::default()
         }),
-        ..generation::new_generation_request(app, received, id)
+        ..generation::new_generation_request(app, received, id, request.model.as_deref())
     };
-    let (reply, facts) = match generation::start_generation(app, resolved, generation).await {
+    let (reply, job) = match generation::start_generation(app, lora, generation).await {
         Ok(started) => started,
-        Err(RejectedGeneration::Late { fault, .. }) if stream => {
-            return Ok(stream::failed_stream_response(&fault));
+        Err(RejectedRequest { error, late: Some(_) }) if stream => {
+            return Ok(stream::failed_stream_response(&error));
         }
-        Err(refused) => return Err(refused.into()),
+        Err(refused) => return Err(refused.error),
     };
-    let mut view = generate_view(app, &request, &facts);
-    view.view.kv_transfer_params = terms.response_kv_transfer_params(app, &facts.prompts);
-    drop((facts, request));
+    let mut view = generate_view(app, &request, &job);
+    view.view.kv_transfer_params = terms.response_kv_transfer_params(app, &job.prompts);
+    drop((job, request));
     if stream {
         let render = GenerateStream::new(view);
         return Ok(stream::stream_reply(app, received, reply, render, interval).await);
@@ -137,18 +131,18 @@ async fn answer_generate(
 fn generate_view(
     app: &App,
     request: &GenerateRequest,
-    facts: &ValidatedRequestFacts,
+    job: &GenerationJob,
 ) -> GenerateResponseSettings {
-    let prompt = &facts.prompts[0];
+    let prompt = &job.prompts[0];
     let options = request.stream_options.as_ref();
     let wants = |flag: Option<bool>| flag.unwrap_or(false);
-    let mut view = ResponseShape::new(app, facts);
+    let mut view = ResponseSettings::new(app, job);
     view.set_usage_reporting((
         options.is_some_and(|o| wants(o.include_usage)),
         options.is_some_and(|o| wants(o.continuous_usage_stats)),
     ));
     view.return_token_ids = request.return_token_ids.unwrap_or(false);
-    view.logprobs = facts.params.logprobs.map(|top| logprobs::logprob_count(app, top));
+    view.logprobs = job.params.logprobs.map(|top| logprobs::logprob_count(app, top));
     GenerateResponseSettings {
         mode: request.output_mode.as_str().into(),
         prompt: prompt.tokens.as_slice().into(),
@@ -156,12 +150,13 @@ fn generate_view(
             Value::Null => None,
             places => Some(places.to_string().into()),
         },
-        prompt_logprobs: facts.params.prompt_logprobs.map(|top| logprobs::logprob_count(app, top)),
+        prompt_logprobs: job.params.prompt_logprobs.map(|top| logprobs::logprob_count(app, top)),
         weight_version: app.weight_version.load_full(),
-        form: GenerateReplyFormat::generate_format_for_fields(app.dialect.response_field_set()),
+        form: GenerateReplyFormat::generate_format_for_fields(
+            app.dialect.properties().response_field_set,
+        ),
         ec_transfer_params: app
             .settings
-            .model
             .is_encoder
             .then(|| media::encoder_transfer_params_json(&prompt.media))
             .flatten(),

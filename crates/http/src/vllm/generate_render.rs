@@ -7,18 +7,18 @@ use std::sync::Arc;
 use crate::dialect::ResponseFieldSet;
 use crate::json;
 use crate::openai::logprobs;
-use crate::openai::response_shape::NullMemberHandling;
-use crate::openai::response_shape::{
-    ResponseShape, TokenCounts, UsageFields, end_reason_of_choice,
+use crate::openai::response_settings::{
+    NullMemberHandling, ResponseSettings, TokenCounts, UsageFields, end_reason_of_choice,
+    write_token_counts,
 };
-use crate::stream::{ChoiceStreamStep, StreamRenderer};
+use crate::output_piece::OutputPiece;
+use crate::stream::StreamRenderer;
 use vllm_sim_engine::SequenceEndReason;
-use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 
 /// Settings that determine the JSON of a reply of `/inference/v1/generate`.
 pub(super) struct GenerateResponseSettings {
-    pub(super) view: ResponseShape,
+    pub(super) view: ResponseSettings,
     /// Output format of the `/inference/v1/generate` reply: `tokens`, `text` or `derender`.
     pub(super) mode: Arc<str>,
     pub(super) prompt: Arc<[u32]>,
@@ -69,19 +69,11 @@ impl GenerateReplyFormat {
     }
 }
 
-#[derive(Default)]
-struct OutputPiece {
-    ids: Vec<u32>,
-    text: String,
-    from: usize,
-}
-
 impl GenerateResponseSettings {
     /// Returns the JSON body of a finished reply of `/inference/v1/generate`.
     pub(super) fn generate_body_json(&self, reply: &Reply) -> String {
         let mut out = String::with_capacity(1024);
-        out.push_str("{\"request_id\":");
-        json::write_json_string(&mut out, &self.view.id);
+        json::write_member(&mut out, "{\"request_id\":", &self.view.id);
         (self.form.members)(self, &mut out, reply);
         out.push('}');
         out
@@ -89,10 +81,8 @@ impl GenerateResponseSettings {
 
     fn write_members(&self, out: &mut String, reply: &Reply) {
         let view = &self.view;
-        out.push_str(",\"model\":");
-        json::write_json_string(out, &view.model);
-        out.push_str(",\"created\":");
-        json::write_json_int(out, view.created);
+        json::write_member(out, ",\"model\":", &view.model);
+        json::write_member(out, ",\"created\":", view.created);
         out.push_str(",\"usage\":");
         view.write_usage(out, TokenCounts::count_reply_tokens(reply), UsageFields::Completion);
         out.push_str(",\"prompt_logprobs\":");
@@ -117,8 +107,7 @@ impl GenerateResponseSettings {
         view.write_kv_transfer_params(out);
         out.push_str(",\"ec_transfer_params\":");
         out.push_str(self.ec_transfer_params.as_deref().unwrap_or("null"));
-        out.push_str(",\"output_mode\":");
-        json::write_json_string(out, &self.mode);
+        json::write_member(out, ",\"output_mode\":", &self.mode);
         self.write_choices(out, reply);
     }
 
@@ -128,18 +117,9 @@ impl GenerateResponseSettings {
             if index > 0 {
                 out.push(',');
             }
-            let mut piece = OutputPiece::default();
-            for token in choice.script.output_tokens().take(choice.released_tokens() as usize) {
-                piece.push_token(token.id, token.text, token.channel);
-            }
-            (self.form.choice)(
-                self,
-                out,
-                index,
-                choice,
-                &piece,
-                Some(end_reason_of_choice(choice)),
-            );
+            let piece = OutputPiece::released_output(choice);
+            let end = end_reason_of_choice(choice);
+            (self.form.choice)(self, out, index, choice, &piece, Some(end));
         }
         out.push(']');
     }
@@ -162,8 +142,7 @@ impl GenerateResponseSettings {
         piece: &OutputPiece,
         end: Option<SequenceEndReason>,
     ) {
-        out.push_str("{\"index\":");
-        json::write_json_int(out, index);
+        json::write_member(out, "{\"index\":", index);
         out.push_str(",\"finish_reason\":");
         let reason = end.map(|end| self.view.finish_reason(choice, end, "stop"));
         json::write_optional_json_string(out, reason);
@@ -180,8 +159,7 @@ impl GenerateResponseSettings {
         piece: &OutputPiece,
         end: Option<SequenceEndReason>,
     ) {
-        out.push_str("{\"index\":");
-        json::write_json_int(out, index);
+        json::write_member(out, "{\"index\":", index);
         out.push(',');
         match end {
             Some(end) => self.view.write_finish_reason(out, choice, end, "stop"),
@@ -192,17 +170,14 @@ impl GenerateResponseSettings {
         out.push_str(",\"routed_experts\":null,\"sampling_mask\":null,\"weight_versions\":");
         let tokens = piece.from + piece.ids.len();
         if end.is_some() && tokens > 0 {
-            out.push_str("[{\"version\":");
-            json::write_json_string(out, &self.weight_version);
-            out.push_str(",\"start\":0,\"end\":");
-            json::write_json_int(out, tokens);
+            json::write_member(out, "[{\"version\":", self.weight_version.as_str());
+            json::write_member(out, ",\"start\":0,\"end\":", tokens);
             out.push_str("}]");
         } else {
             out.push_str("null");
         }
         if &*self.mode != "tokens" {
-            out.push_str(",\"text\":");
-            json::write_json_string(out, &piece.text);
+            json::write_member(out, ",\"text\":", &piece.text);
         }
         out.push_str(",\"logprobs\":");
         match self.view.logprobs {
@@ -247,21 +222,9 @@ impl GenerateResponseSettings {
 }
 
 fn write_logprob_entry(out: &mut String, entry: &logprobs::TokenLogprob) {
-    out.push_str("{\"token_id\":");
-    json::write_json_int(out, entry.id);
-    out.push_str(",\"logprob\":");
-    json::write_python_float(out, entry.logprob);
-    out.push_str(",\"rank\":");
-    json::write_json_int(out, entry.rank);
-}
-
-impl OutputPiece {
-    fn push_token(&mut self, id: u32, text: &str, channel: OutputChannel) {
-        self.ids.push(id);
-        if channel != OutputChannel::Marker {
-            self.text.push_str(text);
-        }
-    }
+    json::write_member(out, "{\"token_id\":", entry.id);
+    json::write_member(out, ",\"logprob\":", entry.logprob);
+    json::write_member(out, ",\"rank\":", entry.rank);
 }
 
 pub(super) struct GenerateStream {
@@ -283,13 +246,9 @@ impl GenerateStream {
         let generate = &self.generate;
         out.push_str(",\"usage\":");
         if generate.view.continuous_usage {
-            let (prompt, done) = (generate.prompt.len(), choice.sent as usize);
-            out.push_str("{\"prompt_tokens\":");
-            json::write_json_int(out, prompt);
-            out.push_str(",\"total_tokens\":");
-            json::write_json_int(out, prompt + done);
-            out.push_str(",\"completion_tokens\":");
-            json::write_json_int(out, done);
+            let (prompt_tokens, completion) = (generate.prompt.len() as u32, choice.sent);
+            let counts = TokenCounts { prompt_tokens, completion, ..TokenCounts::default() };
+            write_token_counts(out, counts);
             out.push('}');
         } else {
             out.push_str("null");
@@ -301,26 +260,20 @@ impl GenerateStream {
             out.push_str(generate.placeholders.as_deref().unwrap_or("null"));
             self.shown_prompt = true;
         }
-        out.push_str(",\"output_mode\":");
-        json::write_json_string(out, &generate.mode);
+        json::write_member(out, ",\"output_mode\":", &generate.mode);
     }
 }
 
 impl StreamRenderer for GenerateStream {
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, tokens: u32) {
         let mut piece =
-            OutputPiece { from: (choice.sent - step.tokens) as usize, ..OutputPiece::default() };
-        for _ in 0..step.tokens {
-            let Some(token) = choice.script.next_token(&mut choice.cursor) else {
-                break;
-            };
-            piece.push_token(token.id, token.text, token.channel);
-        }
+            OutputPiece { from: (choice.sent - tokens) as usize, ..OutputPiece::default() };
+        piece.push_step(choice, tokens);
         out.push_str(&self.head);
         (self.generate.form.chunk_members)(self, out, choice);
         out.push_str(",\"choices\":[");
         let generate = &self.generate;
-        (generate.form.choice)(generate, out, step.index, choice, &piece, step.end);
+        (generate.form.choice)(generate, out, choice.index, choice, &piece, choice.sent_end);
         out.push_str("]}\n\n");
     }
 
@@ -330,19 +283,13 @@ impl StreamRenderer for GenerateStream {
             out.push_str(&self.head);
             out.push_str(",\"usage\":");
             let counts = TokenCounts::count_reply_tokens(reply);
-            out.push_str("{\"prompt_tokens\":");
-            json::write_json_int(out, counts.prompt_tokens);
-            out.push_str(",\"total_tokens\":");
-            json::write_json_int(out, counts.prompt_tokens.saturating_add(counts.completion));
-            out.push_str(",\"completion_tokens\":");
-            json::write_json_int(out, counts.completion);
+            write_token_counts(out, counts);
             if view.prompt_details {
                 out.push_str(",\"prompt_tokens_details\":{\"cached_tokens\":");
                 json::write_json_int(out, counts.cached);
                 out.push('}');
             }
-            out.push_str("},\"output_mode\":");
-            json::write_json_string(out, &self.generate.mode);
+            json::write_member(out, "},\"output_mode\":", &self.generate.mode);
             out.push_str(",\"choices\":[]}\n\n");
         }
         out.push_str("data: [DONE]\n\n");

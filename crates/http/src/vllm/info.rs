@@ -8,10 +8,11 @@ use axum::extract::State;
 use axum::http::{Response, Uri};
 use serde_json::{Map, Value, json};
 
-use super::{http_exception, ok_json_response, parse_raw_json};
+use super::{http_exception, parse_raw_json};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
+use crate::error::ok_json_response;
 use crate::query;
 use vllm_sim_wire::VllmVersion;
 use vllm_sim_wire::fault::{ErrorType, Fault};
@@ -74,7 +75,7 @@ pub(crate) async fn tokenizer_info(State(app): State<Arc<App>>) -> Response<Body
 
 pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
     let query: ServerInfoQuery = query::read_query(&uri)?;
-    let config = &app.settings.server.shown_config;
+    let config = &app.settings.shown_config;
     let config = if query.config_format == "json" {
         Value::Object(config.clone())
     } else {

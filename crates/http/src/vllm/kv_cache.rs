@@ -8,8 +8,8 @@ use axum::extract::State;
 use axum::http::Response;
 use serde_json::{Map, Value, json};
 
-use super::ok_json_response;
 use crate::app::App;
+use crate::error::ok_json_response;
 
 /// Handles `GET /debug/kv_cache`: lists the cached KV blocks of each data-parallel rank by block
 /// number.

@@ -14,6 +14,7 @@ use crate::dialect::OperatorRouteStyle;
 use crate::error;
 use crate::error::HandlerResult;
 use vllm_sim_service::LoraAdapterLoadMode;
+use vllm_sim_wire::body::validate_and_read_body;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::lora::{self, LoadLoraRequest, UnloadLoraRequest};
 
@@ -21,7 +22,7 @@ pub(crate) async fn load_lora_adapter(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> HandlerResult {
-    if app.dialect.operator_route_style() == OperatorRouteStyle::Lenient {
+    if app.dialect.properties().operator_route_style == OperatorRouteStyle::Lenient {
         let value = parse_lenient_body(&received, "load")?;
         let text = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
         // llm-d accepts a name that is already loaded.
@@ -39,7 +40,7 @@ pub(crate) async fn load_lora_adapter(
 
 /// Loads the LoRA adapter that a request body names, and returns the adapter's name.
 pub(super) fn add_lora_adapter(app: &App, value: &Value) -> Result<String, Fault> {
-    let request = LoadLoraRequest::parse_load_lora_request(value)?;
+    let request = validate_and_read_body::<LoadLoraRequest>(value)?;
     check_load(app, &request)?;
     let (name, path) = (&request.lora_name, &request.lora_path);
     let mode = match request.load_inplace {
@@ -54,7 +55,7 @@ pub(super) fn add_lora_adapter(app: &App, value: &Value) -> Result<String, Fault
 
 /// Unloads the LoRA adapter that a request body names, and returns the adapter's name.
 pub(super) fn remove_lora_adapter(app: &App, value: &Value) -> Result<String, Fault> {
-    let request = UnloadLoraRequest::parse_unload_lora_request(value)?;
+    let request = validate_and_read_body::<UnloadLoraRequest>(value)?;
     request.validate_unload_lora_request()?;
     let name = request.lora_name;
     if !app.service.models.unload_lora_adapter(&name) {
@@ -67,7 +68,7 @@ pub(crate) async fn unload_lora_adapter(
     State(app): State<Arc<App>>,
     received: RawRequest,
 ) -> HandlerResult {
-    if app.dialect.operator_route_style() == OperatorRouteStyle::Lenient {
+    if app.dialect.properties().operator_route_style == OperatorRouteStyle::Lenient {
         let value = parse_lenient_body(&received, "unload")?;
         let name = value.get("lora_name").and_then(Value::as_str);
         app.service.models.unload_lora_adapter(name.unwrap_or_default());

@@ -17,17 +17,12 @@ pub(super) mod scoring;
 pub(super) mod weights;
 
 use axum::body::{Body, Bytes};
-use axum::http::{Response, StatusCode};
+use axum::http::Response;
 use serde_json::Value;
 
 use super::error;
 use vllm_sim_python::{self as python, JsonLoadsError};
 use vllm_sim_wire::fault::{ErrorType, Fault};
-
-/// Returns a response with status 200 and a JSON value.
-pub(crate) fn ok_json_response(value: &Value) -> Response<Body> {
-    error::json_response(StatusCode::OK, value.to_string())
-}
 
 /// Returns a text response without a content type, as Starlette's bare `Response` does.
 fn bare_text_response(text: String) -> Response<Body> {

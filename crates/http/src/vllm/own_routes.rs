@@ -17,9 +17,30 @@ struct OwnRoute {
     query: &'static [(&'static str, &'static str)],
 }
 
-/// Returns the OpenAPI description of a route that has neither a body nor query parameters.
-const fn simple_route(path: &'static str, method: &'static str, summary: &'static str) -> OwnRoute {
-    OwnRoute { path, method, summary, body: None, query: &[] }
+impl OwnRoute {
+    const fn new(method: &'static str, path: &'static str, summary: &'static str) -> Self {
+        Self { path, method, summary, body: None, query: &[] }
+    }
+
+    const fn with_body(self, media: &'static str, example: &'static str) -> Self {
+        Self { body: Some((media, example)), ..self }
+    }
+
+    const fn with_query(self, query: &'static [(&'static str, &'static str)]) -> Self {
+        Self { query, ..self }
+    }
+}
+
+const fn get(path: &'static str, summary: &'static str) -> OwnRoute {
+    OwnRoute::new("get", path, summary)
+}
+
+const fn post(path: &'static str, summary: &'static str) -> OwnRoute {
+    OwnRoute::new("post", path, summary)
+}
+
+const fn delete(path: &'static str, summary: &'static str) -> OwnRoute {
+    OwnRoute::new("delete", path, summary)
 }
 
 /// Query parameters of the lists of recorded requests.
@@ -37,74 +58,44 @@ const REQUEST_LIST_QUERY: &[(&str, &str)] = &[
 const RANK: (&str, &str) = ("rank", "Data-parallel rank; without it all ranks.");
 
 const OWN: [OwnRoute; 26] = [
-    simple_route("/health/ready", "get", "Report whether the server takes requests."),
-    simple_route("/ready", "get", "Report whether the server takes requests."),
-    simple_route("/dashboard", "get", "Show the dashboard, an HTML page."),
-    simple_route("/dashboard/latencies", "get", "Return latencies for the dashboard."),
-    simple_route("/dashboard/cache", "get", "Return KV blocks for the dashboard."),
-    simple_route(
-        "/dashboard/drills",
-        "get",
-        "Return changes and scenario phases for the dashboard.",
-    ),
-    simple_route("/dashboard/history", "get", "Return the newest metrics for the dashboard."),
-    simple_route("/dashboard/replicas", "get", "Return all replicas for the dashboard."),
-    simple_route("/dashboard/requests", "get", "Return requests in flight for the dashboard."),
-    simple_route("/dashboard/scenarios", "get", "Return the ready scenarios."),
-    simple_route("/dashboard/trace", "get", "Return the newest requests and steps for Perfetto."),
-    simple_route(
-        "/dashboard/summary",
-        "get",
-        "Return the state of this server for other replicas.",
-    ),
-    simple_route("/debug/kv_cache", "get", "Return the blocks of the KV cache."),
-    simple_route("/query", "get", "Answer the bootstrap query of Mooncake's connector."),
-    OwnRoute {
-        query: &[("changed", "true: only what was changed since the start."), RANK],
-        ..simple_route("/admin/config", "get", "Return all settings.")
-    },
-    OwnRoute {
-        body: Some(("application/json", "{\"time-to-first-token\": \"200ms\"}")),
-        query: &[RANK],
-        ..simple_route("/admin/config", "post", "Change settings, all of the body or none.")
-    },
-    simple_route("/admin/scenario", "get", "Return the scenario and its current phase."),
-    OwnRoute {
-        body: Some((
+    get("/health/ready", "Report whether the server takes requests."),
+    get("/ready", "Report whether the server takes requests."),
+    get("/dashboard", "Show the dashboard, an HTML page."),
+    get("/dashboard/latencies", "Return latencies for the dashboard."),
+    get("/dashboard/cache", "Return KV blocks for the dashboard."),
+    get("/dashboard/drills", "Return changes and scenario phases for the dashboard."),
+    get("/dashboard/history", "Return the newest metrics for the dashboard."),
+    get("/dashboard/replicas", "Return all replicas for the dashboard."),
+    get("/dashboard/requests", "Return requests in flight for the dashboard."),
+    get("/dashboard/scenarios", "Return the ready scenarios."),
+    get("/dashboard/trace", "Return the newest requests and steps for Perfetto."),
+    get("/dashboard/summary", "Return the state of this server for other replicas."),
+    get("/debug/kv_cache", "Return the blocks of the KV cache."),
+    get("/query", "Answer the bootstrap query of Mooncake's connector."),
+    get("/admin/config", "Return all settings.")
+        .with_query(&[("changed", "true: only what was changed since the start."), RANK]),
+    post("/admin/config", "Change settings, all of the body or none.")
+        .with_body("application/json", "{\"time-to-first-token\": \"200ms\"}")
+        .with_query(&[RANK]),
+    get("/admin/scenario", "Return the scenario and its current phase."),
+    post("/admin/scenario", "Start a scenario.")
+        .with_body(
             "application/yaml",
             "name: storm\nphases:\n- {name: slow, for: 30s, set: {latency-factor: 4}}\n",
-        )),
-        query: &[("replica", "Number of the replica whose part runs here.")],
-        ..simple_route("/admin/scenario", "post", "Start a scenario.")
-    },
-    simple_route("/admin/scenario", "delete", "End the scenario."),
-    simple_route(
-        "/admin/replies",
-        "get",
-        "Return the scripted replies, and how often each was used.",
-    ),
-    OwnRoute {
-        body: Some(("application/yaml", "- when: {contains: weather}\n  say: It is warm.\n")),
-        ..simple_route("/admin/replies", "post", "Replace the scripted replies.")
-    },
-    simple_route("/admin/replies", "delete", "Remove the scripted replies."),
-    OwnRoute {
-        query: REQUEST_LIST_QUERY,
-        ..simple_route(
-            "/admin/requests",
-            "get",
-            "Return the recorded requests (--request-history).",
         )
-    },
-    simple_route("/admin/requests", "delete", "Clear the recorded requests."),
-    OwnRoute {
-        query: REQUEST_LIST_QUERY,
-        ..simple_route("/admin/usage", "get", "Return the tokens of the recorded requests.")
-    },
-    OwnRoute {
-        body: Some(("application/json", "{\"waiting-requests\": 3}")),
-        ..simple_route("/fake_metrics", "post", "Replace values of /metrics.")
-    },
+        .with_query(&[("replica", "Number of the replica whose part runs here.")]),
+    delete("/admin/scenario", "End the scenario."),
+    get("/admin/replies", "Return the scripted replies, and how often each was used."),
+    post("/admin/replies", "Replace the scripted replies.")
+        .with_body("application/yaml", "- when: {contains: weather}\n  say: It is warm.\n"),
+    delete("/admin/replies", "Remove the scripted replies."),
+    get("/admin/requests", "Return the recorded requests (--request-history).")
+        .with_query(REQUEST_LIST_QUERY),
+    delete("/admin/requests", "Clear the recorded requests."),
+    get("/admin/usage", "Return the tokens of the recorded requests.")
+        .with_query(REQUEST_LIST_QUERY),
+    post("/fake_metrics", "Replace values of /metrics.")
+        .with_body("application/json", "{\"waiting-requests\": 3}"),
 ];
 
 /// Adds to the paths of an OpenAPI document those served routes that vLLM lacks.

@@ -15,6 +15,7 @@ use crate::app::App;
 use crate::body::RawRequest;
 use crate::error;
 use crate::error::HandlerResult;
+use vllm_sim_wire::body::validate_and_read_body;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::server_control::StartProfileRequest;
 
@@ -24,7 +25,7 @@ pub(crate) async fn start_profile(
 ) -> HandlerResult {
     let value = vllm_sim_wire::body::read_optional_body(received.media_type(), &received.bytes)?;
     let request = match value {
-        Some(value) => StartProfileRequest::parse_start_profile_request(&value)?,
+        Some(value) => validate_and_read_body::<StartProfileRequest>(&value)?,
         None => StartProfileRequest::default(),
     };
     // Only one session may be active. With several API servers, vLLM cannot detect a second one.

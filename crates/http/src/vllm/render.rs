@@ -10,12 +10,12 @@ use axum::extract::State;
 use axum::http::Response;
 use serde_json::{Map, Value, json};
 
-use super::ok_json_response;
 use crate::anthropic::chat_conversion as convert_messages;
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::dialect::{ApiEndpoint, RenderRouteFormat};
 use crate::error::HandlerResult;
+use crate::error::ok_json_response;
 use crate::generation::{self, GenerationRequestBody as _};
 use crate::media;
 use crate::openai::responses::chat_conversion as convert_responses;
@@ -25,6 +25,7 @@ use vllm_sim_service::generate::request::TokenizedPrompt;
 use vllm_sim_service::prompt::{Conversation, PromptSource};
 use vllm_sim_wire::VllmVersion;
 use vllm_sim_wire::anthropic::MessagesRequest;
+use vllm_sim_wire::body::read_body_within_bounds;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::openai::completion::{CompletionRequest, DEFAULT_MAX_TOKENS};
@@ -49,7 +50,7 @@ pub(crate) async fn render_messages(
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
-    let request = MessagesRequest::parse_messages_request(&value, &app.rules.defaults.bounds)?;
+    let request = read_body_within_bounds::<MessagesRequest>(&value, &app.rules.defaults.bounds)?;
     let mut chat = convert_messages::to_chat_body(&app, &request)?;
     if let Some(members) = chat.as_object_mut() {
         // vLLM converts messages to a chat without a tool choice, not to one with `none`.
@@ -136,7 +137,7 @@ pub(crate) async fn render_responses(
     mut received: RawRequest,
 ) -> HandlerResult {
     let (app, value) = (&app, &received.parse_dialect_json(&app)?);
-    let request = ResponsesRequest::parse_responses_request(value, &app.rules.defaults.bounds)?;
+    let request = read_body_within_bounds::<ResponsesRequest>(value, &app.rules.defaults.bounds)?;
     check_renders_model(app, request.model.as_deref())?;
     received.check_prompt_encodable(ResponsesRequest::TEXT_MEMBERS)?;
     request.validate_without_prompt(&app.rules.limits)?;
@@ -188,7 +189,8 @@ async fn tokenize_conversation(
 }
 
 fn check_renders_model(app: &App, model: Option<&str>) -> Result<(), Fault> {
-    app.dialect.render_format().check_render_support(&generation::resolve_model_target(app, model)?)
+    let lora = generation::resolve_model_without_faults(app, model)?;
+    app.dialect.properties().render_format.check_render_support(lora.as_deref())
 }
 
 fn render_result(
@@ -197,12 +199,12 @@ fn render_result(
     request: impl FnOnce() -> Result<Value, Fault>,
 ) -> Result<Value, Fault> {
     let features = || (!prompt.media.is_empty()).then(|| media::media_features_json(&prompt.media));
-    app.dialect.render_format().render_route_response(&prompt.tokens, features, request)
+    app.dialect.properties().render_format.render_route_response(&prompt.tokens, features, request)
 }
 
 /// Rejects beam search, which the render routes of vLLM do not support.
 fn reject_beam_search(app: &App) -> Result<(), Fault> {
-    match app.dialect.render_format() == RenderRouteFormat::Request {
+    match app.dialect.properties().render_format == RenderRouteFormat::Request {
         true => Err(Fault::bad_request("Beam search is not supported by the render endpoint")),
         false => Ok(()),
     }

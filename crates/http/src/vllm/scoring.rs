@@ -6,9 +6,9 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::ok_json_response;
 use crate::app::App;
 use crate::body::RawRequest;
+use crate::error::ok_json_response;
 use crate::error::{self, HandlerResult};
 use crate::generation;
 use crate::request_head::request_id;
@@ -21,6 +21,7 @@ use vllm_sim_service::logprobs::LogprobInputs;
 use vllm_sim_service::prompt::PromptSource;
 use vllm_sim_service::{GenerationRequest, OutputTokenBudget, RequestSubmissionChecks};
 use vllm_sim_tokenizer::SpecialTokenHandling;
+use vllm_sim_wire::body::validate_and_read_body;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::GenerativeScoringRequest;
 
@@ -30,9 +31,8 @@ pub(crate) async fn create_generative_scoring(
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
-    let request = GenerativeScoringRequest::parse_generative_scoring_request(&value)?;
-    let resolved = generation::resolve_model_target(&app, request.model.as_deref())?;
-    let shown = app.service.models.model_name_in_responses(&resolved);
+    let request = validate_and_read_body::<GenerativeScoringRequest>(&value)?;
+    let lora = generation::resolve_model_without_faults(&app, request.model.as_deref())?;
     check_scoring_request(&app, &request)?;
     received.check_prompt_encodable(&["query", "items"])?;
     let prompts = item_prompts(&app, &request)?;
@@ -53,10 +53,10 @@ pub(crate) async fn create_generative_scoring(
         max_tokens: Some(1),
         room: OutputTokenBudget::Context,
         checks: RequestSubmissionChecks::OnlySamplingRanges,
-        ..generation::new_generation_request(&app, &received, id.clone())
+        ..generation::new_generation_request(&app, &received, id.clone(), request.model.as_deref())
     };
-    let started = generation::start_generation(&app, resolved, generation).await;
-    let (mut reply, _) = started.map_err(Fault::from)?;
+    let started = generation::start_generation(&app, lora, generation).await;
+    let (mut reply, job) = started.map_err(|refused| refused.error)?;
     reply.wait_until_choices_ended().await;
     if reply.has_failed_choice() {
         return Err(error::engine_failure_fault());
@@ -66,7 +66,7 @@ pub(crate) async fn create_generative_scoring(
         "id": &*id,
         "object": "list",
         "created": unix_now_secs() as u64,
-        "model": &*shown,
+        "model": &**app.service.models.model_name_in_responses(job.lora.as_deref()),
         "data": data,
         "usage": {
             "prompt_tokens": prompt_tokens,

@@ -8,77 +8,72 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::Response;
+use axum::routing::{get, post};
 use serde_json::{Value, json};
 
 use super::engine_control::record_admin_operation_time;
-use super::{http_exception, ok_json_response, parse_raw_json};
-use crate::app::App;
+use super::{http_exception, parse_raw_json};
+use crate::app::{App, Route};
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
+use crate::error::ok_json_response;
 use vllm_sim_observe::metrics::AdminOperation;
+use vllm_sim_wire::body::validate_and_read_body;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::server_control::WeightVersionRequest;
 
-pub(crate) async fn init_weight_transfer(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> HandlerResult {
-    let message = "Weight transfer initialized";
-    run_weight_operation(app, received, AdminOperation::WeightsInit, Some("init_info"), message)
-        .await
+pub(crate) fn weight_update_routes() -> Vec<Route> {
+    vec![
+        operation_route(
+            "/init_weight_transfer_engine",
+            "init",
+            Some("init_info"),
+            "Weight transfer initialized",
+        ),
+        operation_route(
+            "/shutdown_weight_transfer_engine",
+            "shutdown",
+            None,
+            "Weight transfer shut down",
+        ),
+        operation_route("/start_weight_update", "start", None, "Weight update started"),
+        operation_route(
+            "/start_draft_weight_update",
+            "start_draft",
+            None,
+            "Draft weight update started",
+        ),
+        operation_route("/update_weights", "update", Some("update_info"), "Weights updated"),
+        operation_route("/finish_weight_update", "finish", None, "Weight update finished"),
+        ("/update_weight_version", "POST", post(set_weight_version)),
+        ("/weight_checker", "POST", post(check_weights)),
+        ("/weight_info", "GET", get(get_weight_version)),
+    ]
 }
 
-pub(crate) async fn shutdown_weight_transfer(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> HandlerResult {
-    let message = "Weight transfer shut down";
-    run_weight_operation(app, received, AdminOperation::WeightsShutdown, None, message).await
+/// Creates the route of an operation; `required` is the member that its body must have.
+fn operation_route(
+    path: &'static str,
+    operation: &'static str,
+    required: Option<&'static str>,
+    message: &'static str,
+) -> Route {
+    let handler = move |State(app): State<Arc<App>>, received: RawRequest| {
+        run_weight_operation(app, received, operation, required, message)
+    };
+    (path, "POST", post(handler))
 }
 
-pub(crate) async fn start_weight_update(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> HandlerResult {
-    let message = "Weight update started";
-    run_weight_operation(app, received, AdminOperation::WeightsStart, None, message).await
-}
-
-pub(crate) async fn start_draft_weight_update(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> HandlerResult {
-    let message = "Draft weight update started";
-    run_weight_operation(app, received, AdminOperation::WeightsStartDraft, None, message).await
-}
-
-pub(crate) async fn update_weights(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> HandlerResult {
-    let message = "Weights updated";
-    run_weight_operation(app, received, AdminOperation::WeightsUpdate, Some("update_info"), message)
-        .await
-}
-
-pub(crate) async fn finish_weight_update(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> HandlerResult {
-    let message = "Weight update finished";
-    run_weight_operation(app, received, AdminOperation::WeightsFinish, None, message).await
-}
-
-pub(crate) async fn get_weight_version(State(app): State<Arc<App>>) -> Response<Body> {
+async fn get_weight_version(State(app): State<Arc<App>>) -> Response<Body> {
     ok_json_response(&json!({"weight_version": &**app.weight_version.load()}))
 }
 
-pub(crate) async fn set_weight_version(
+async fn set_weight_version(
     State(app): State<Arc<App>>,
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
-    let request = WeightVersionRequest::parse_weight_version_request(&value)?;
+    let request = validate_and_read_body::<WeightVersionRequest>(&value)?;
     if request.abort_all_requests {
         app.service.abort_requests(None);
     }
@@ -87,10 +82,7 @@ pub(crate) async fn set_weight_version(
 }
 
 /// Handles `POST /weight_checker`: always succeeds, as there are no weights to compare.
-pub(crate) async fn check_weights(
-    State(app): State<Arc<App>>,
-    mut received: RawRequest,
-) -> HandlerResult {
+async fn check_weights(State(app): State<Arc<App>>, mut received: RawRequest) -> HandlerResult {
     received.parse_dialect_json(&app)?;
     Ok(ok_json_response(&json!({"success": true})))
 }
@@ -98,7 +90,7 @@ pub(crate) async fn check_weights(
 async fn run_weight_operation(
     app: Arc<App>,
     received: RawRequest,
-    operation: AdminOperation,
+    operation: &'static str,
     required: Option<&str>,
     message: &str,
 ) -> HandlerResult {
@@ -111,6 +103,6 @@ async fn run_weight_operation(
     if let Some(key) = required.filter(|key| value.get(*key).is_none_or(Value::is_null)) {
         return Err(http_exception(format!("Missing '{key}' in request body")));
     }
-    record_admin_operation_time(&app, operation, async {}).await;
+    record_admin_operation_time(&app, AdminOperation::WeightTransfer(operation), async {}).await;
     Ok::<_, Fault>(ok_json_response(&json!({"message": message})))
 }

@@ -287,7 +287,12 @@ mod tests {
         let stored = |plan, from, to| SchedulerEvent::Stored { plan: Arc::new(plan), from, to };
         vec![
             SchedulerEvent::Cleared,
-            SchedulerEvent::Step { begun: SimTime::ZERO, prompt_tokens: 1, output_tokens: 1 },
+            SchedulerEvent::Step {
+                begun: SimTime::ZERO,
+                prompt_tokens: 1,
+                output_tokens: 1,
+                count: 1,
+            },
             SchedulerEvent::Removed { keys: vec![(BlockKey(200), None)] },
             stored(adapted, 0, 2),
             stored(plain, 1, 2),

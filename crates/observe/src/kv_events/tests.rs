@@ -150,6 +150,7 @@ fn a_bound_publisher_sends_topic_sequence_and_payload() {
         begun: vllm_sim_engine::SimTime::ZERO,
         prompt_tokens: 1,
         output_tokens: 0,
+        count: 1,
     };
     publisher.publish(vec![step], 1.0);
     for batch in &batches {

@@ -107,7 +107,7 @@ impl EngineObserver for KvBlockReadNotifier {
         record: &SequenceRecord,
         _: SimTime,
     ) {
-        let Some(source) = &record.request.kv_source else {
+        let Some(source) = &record.kv_source else {
             return;
         };
         let first = match event {

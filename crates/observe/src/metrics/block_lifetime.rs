@@ -64,8 +64,7 @@ impl EngineObserver for KvBlockLifetimeObserver {
         record: &SequenceRecord,
         _: SimTime,
     ) {
-        let (SchedulerEvent::Scheduled { cached, .. }, Some(plan)) = (event, &record.request.plan)
-        else {
+        let (SchedulerEvent::Scheduled { cached, .. }, Some(plan)) = (event, &record.plan) else {
             return;
         };
         let hit = cached / plan.block_size.max(1);
@@ -82,9 +81,8 @@ impl EngineObserver for KvBlockLifetimeObserver {
     fn on_engine_event(&mut self, at: SimTime, event: &SchedulerEvent) {
         match event {
             SchedulerEvent::Stored { plan, from, to } => {
-                let range = *from as usize..(*to as usize).min(plan.keys.len());
-                let keys = plan.keys.get(range).unwrap_or_default();
-                keys.iter().for_each(|key| self.begin(at, *key));
+                let keys = plan.keys.iter().take(*to as usize).skip(*from as usize);
+                keys.for_each(|key| self.begin(at, *key));
             }
             SchedulerEvent::Group(event) => {
                 if let LayerGroupCacheEvent::Stored { is_main: true, plan, kept, .. } = &**event {

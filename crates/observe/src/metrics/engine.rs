@@ -127,7 +127,7 @@ impl EngineMetricsObserver {
             recent.external.add_cache_lookup(queries, external);
             cells[Id::ExternalQueries].add_as_sole_metric_writer(queries);
             cells[Id::ExternalHits].add_as_sole_metric_writer(external);
-            let source = match &record.request.kv_source {
+            let source = match &record.kv_source {
                 None if settings.offload.is_some() => host,
                 _ if settings.nixl => p2p,
                 _ => unspecified,
@@ -136,13 +136,19 @@ impl EngineMetricsObserver {
         }
     }
 
-    /// Counts `n` output tokens of a sequence whose previous output was at `since`.
-    fn count_tokens(&self, at: SimTime, n: u32, record: &SequenceRecord, since: SimTime) {
+    /// Counts `n` output tokens from `steps` steps of a sequence whose previous output was at `since`.
+    fn count_tokens(
+        &self,
+        at: SimTime,
+        (n, steps): (u32, u32),
+        record: &SequenceRecord,
+        since: SimTime,
+    ) {
         let EngineMetrics { cells, recent, .. } = &*self.metrics;
         cells[Id::GenerationTokens].add_as_sole_metric_writer(n);
         let is_first = record.output == n;
         if is_first {
-            let ttft = (at - record.request.arrived).as_secs_f64();
+            let ttft = (at - record.arrived).as_secs_f64();
             let SequenceRecord { prompt, cached, external, .. } = *record;
             let reused = cached.saturating_add(external);
             cells[Id::Ttft].observe_as_sole_metric_writer(ttft, 1);
@@ -154,15 +160,14 @@ impl EngineMetricsObserver {
             }
             cells[Id::PromptTokensCached].add_as_sole_metric_writer(reused);
         } else {
-            // Tokens due at the same instant are separate events with a gap of zero.
             self.count_gaps((at - since).as_secs_f64(), 1);
         }
-        // Several tokens of one step are one output in vLLM.
+        // Several tokens of one step are one output in vLLM; steps of the same instant have no gap.
+        if steps > 1 {
+            self.count_gaps(0.0, steps - 1);
+        }
         if !self.features.steps {
-            if n > 1 {
-                self.count_gaps(0.0, n - 1);
-            }
-            self.count_step(if is_first { record.prompt - record.cached } else { 0 }, n);
+            self.count_step(if is_first { record.prompt - record.cached } else { 0 }, n, 1);
         }
     }
 
@@ -171,11 +176,11 @@ impl EngineMetricsObserver {
         self.metrics.recent.itl.add_latency_as_only_writer(seconds, times);
     }
 
-    /// Counts the tokens of a step with output: computed prompt tokens, without cached ones, and
-    /// output tokens.
-    fn count_step(&self, computed: u32, output: u32) {
+    /// Counts the tokens of equal steps with output, `times` in number: computed prompt tokens,
+    /// without cached ones, and output tokens.
+    fn count_step(&self, computed: u32, output: u32, times: u32) {
         let tokens = f64::from(computed) + f64::from(output);
-        self.metrics.cells[Id::IterationTokens].observe_as_sole_metric_writer(tokens, 1);
+        self.metrics.cells[Id::IterationTokens].observe_as_sole_metric_writer(tokens, times);
     }
 
     /// Counts a verification of a sequence's draft tokens.
@@ -190,11 +195,11 @@ impl EngineMetricsObserver {
         }
     }
 
-    /// Counts an ended sequence under the index of its finish reason in [`FINISH_REASONS`]; each
-    /// choice of a request is a sequence.
-    fn count_end(&self, reason: usize, record: &SequenceRecord) {
+    /// Counts an ended sequence under its finish reason; each choice of a request is a sequence.
+    fn count_end(&self, end: SequenceEndReason, record: &SequenceRecord) {
         let cells = &self.metrics.cells;
         let MetricsSettings { compat, clock, .. } = &*self.metrics.settings;
+        let Some(reason) = finish_reason(end, record.finish, *compat) else { return };
         let is_llmd = *compat == MetricsCompat::Llmd;
         let success = &cells.series_cells(Id::Success)[reason];
         success.add_as_sole_metric_writer(1);
@@ -209,8 +214,8 @@ impl EngineMetricsObserver {
         observe(Id::RequestPromptTokens, record.prompt.into());
         observe(Id::RequestGenerationTokens, record.output.into());
         // llm-d's simulator observes only limits that the client set.
-        if record.request.limited || !is_llmd {
-            observe(Id::ParamsMaxTokens, record.request.max_tokens.into());
+        if record.limited || !is_llmd {
+            observe(Id::ParamsMaxTokens, record.max_tokens.into());
         }
         if is_llmd {
             observe(Id::MaxGenerationTokens, record.output.into());
@@ -218,14 +223,14 @@ impl EngineMetricsObserver {
         // Without gaps between tokens, the time per output token is that of no decode: zero.
         let gaps = record.output.saturating_sub(1);
         observe(Id::Tpot, if gaps == 0 { 0.0 } else { decode / f64::from(gaps) });
-        observe(Id::E2e, (last - record.request.arrived).as_secs_f64());
+        observe(Id::E2e, (last - record.arrived).as_secs_f64());
         observe(Id::QueueTime, (record.scheduled - record.queued).as_secs_f64());
         observe(Id::InferenceTime, (last - record.scheduled).as_secs_f64());
         observe(Id::PrefillTime, (first - record.scheduled).as_secs_f64());
         observe(Id::DecodeTime, decode);
         observe(Id::RequestPreemptions, record.preemptions.into());
         observe(Id::PrefillComputed, record.prompt.saturating_sub(reused).into());
-        let Some(parent) = &record.request.parent else { return };
+        let Some(parent) = &record.parent else { return };
         parent.longest.fetch_max(record.output, Ordering::Relaxed);
         if parent.open.fetch_sub(1, Ordering::Relaxed) == 1 {
             observe(Id::ParamsN, parent.n.into());
@@ -272,7 +277,11 @@ impl EngineObserver for EngineMetricsObserver {
             SchedulerEvent::Scheduled { cached, external, .. } => {
                 self.count_lookup(*cached, *external, record);
             }
-            SchedulerEvent::Tokens { n, .. } => self.count_tokens(at, *n, record, since),
+            SchedulerEvent::Tokens { n, .. } => {
+                let steps = if self.features.steps { 1 } else { *n };
+                self.count_tokens(at, (*n, steps), record, since);
+            }
+            SchedulerEvent::Decoded { n, .. } => self.count_tokens(at, (*n, *n), record, since),
             SchedulerEvent::Fetched { tokens, took, .. } => {
                 if let Some(transfer) = &self.features.transfer {
                     transfer.record_nixl_transfer(cells, *tokens, *took);
@@ -282,19 +291,13 @@ impl EngineObserver for EngineMetricsObserver {
                 if let Some(transfer) = self.features.transfer.filter(|_| *remote) {
                     cells[Id::NixlFailedTransfers].add(transfer.workers.into());
                 }
-                log_kv_load_failure(&record.request.id, *tokens, *policy);
+                log_kv_load_failure(&record.request_id, *tokens, *policy);
             }
             SchedulerEvent::Drafts { proposed, accepted, .. } => {
                 self.count_drafts(*proposed, *accepted);
             }
             SchedulerEvent::Preempted { .. } => cells[Id::Preemptions].add_as_sole_metric_writer(1),
-            SchedulerEvent::Ended { end, .. } => {
-                let reason =
-                    finish_reason(*end, record.request.finish, self.metrics.settings.compat);
-                if let Some(reason) = reason {
-                    self.count_end(reason, record);
-                }
-            }
+            SchedulerEvent::Ended { end, .. } => self.count_end(*end, record),
             _ => {}
         }
     }
@@ -305,8 +308,8 @@ impl EngineObserver for EngineMetricsObserver {
 
     fn on_engine_event(&mut self, _: SimTime, event: &SchedulerEvent) {
         match event {
-            SchedulerEvent::Step { prompt_tokens, output_tokens, .. } => {
-                self.count_step(*prompt_tokens, *output_tokens);
+            SchedulerEvent::Step { prompt_tokens, output_tokens, count, .. } => {
+                self.count_step(*prompt_tokens, *output_tokens, *count);
             }
             // The hit rate of recent requests starts again.
             SchedulerEvent::Cleared => self.metrics.recent.prefix.clear_ring_buffer(),

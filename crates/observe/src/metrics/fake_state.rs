@@ -1,17 +1,17 @@
 //! Applies fake metrics to the cells that `/metrics` shows.
 
-use std::convert::identity;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::fake::{FakeGauge, FakeMetrics, parse_fake_gauge};
+use super::fake::FakeMetrics;
 use super::families::{FAMILIES, FINISH_REASONS, Id};
 use super::lora::LoraRequestsInfo;
 use super::series::{MetricCellVec, MetricCells};
 use super::settings::{MetricsCompat, MetricsSettings, UnixClock};
+use crate::waveform::Waveform;
 
 /// Keys of fake metrics, each with the family whose values are replaced, and whether that family
 /// still counts requests under llm-d's rules. Gauges are first. Totals follow histograms, because a
@@ -39,6 +39,15 @@ const KEYS: [(&str, Id, bool); 20] = [
     ("decode-time-buckets-values", Id::DecodeTime, false),
 ];
 
+/// Number of gauges in [`KEYS`].
+const GAUGES: usize = 3;
+
+/// Value of a fake gauge.
+enum FakeGauge {
+    Fixed(f64),
+    Moving(Waveform),
+}
+
 pub(super) struct FakeMetricsState {
     /// Values of the metrics on `/metrics`, one set per engine.
     engines: Vec<MetricCells>,
@@ -47,7 +56,7 @@ pub(super) struct FakeMetricsState {
     clock: UnixClock,
     /// Fake gauges, one for each of the first entries of [`KEYS`], in the same order; each has the
     /// Unix time at which it was set, in seconds.
-    gauges: Mutex<[Option<(FakeGauge, f64)>; 3]>,
+    gauges: Mutex<[Option<(FakeGauge, f64)>; GAUGES]>,
 }
 
 impl FakeMetricsState {
@@ -79,17 +88,18 @@ impl FakeMetricsState {
 
     pub(super) fn update_fake_metrics(&self, update: &FakeMetrics) {
         let at = (self.clock.0)();
-        let mut gauges = self.gauges.lock();
-        for ((key, id, _), gauge) in KEYS.iter().zip(&mut *gauges) {
-            let round = if *id == Id::KvUsage { identity } else { f64::trunc };
-            let value = update.0.get(*key);
-            if let Some(new) = value.and_then(|new| parse_fake_gauge(new, self.refresh, round)) {
+        for ((key, ..), gauge) in KEYS.iter().zip(&mut *self.gauges.lock()) {
+            let new = match update.0.get(*key) {
+                Some(Value::String(text)) => text.parse().ok().map(FakeGauge::Moving),
+                value => value.and_then(Value::as_f64).map(FakeGauge::Fixed),
+            };
+            if let Some(new) = new {
                 *gauge = Some((new, at));
             }
         }
-        self.move_gauges(&gauges, at);
+        self.update_fake_gauges(at);
         for cells in &self.engines {
-            for (key, id, _) in &KEYS[gauges.len()..] {
+            for (key, id, _) in &KEYS[GAUGES..] {
                 update.0.get(*key).inspect(|value| replace_values(cells, *id, value, at));
             }
         }
@@ -111,14 +121,16 @@ impl FakeMetricsState {
     }
 
     pub(super) fn update_fake_gauges(&self, now_unix: f64) {
-        self.move_gauges(&self.gauges.lock(), now_unix);
-    }
-
-    fn move_gauges(&self, gauges: &[Option<(FakeGauge, f64)>; 3], now_unix: f64) {
-        for ((_, id, _), gauge) in KEYS.iter().zip(gauges) {
+        for ((_, id, _), gauge) in KEYS.iter().zip(&*self.gauges.lock()) {
             let Some((gauge, since)) = gauge else { continue };
-            let t = Duration::try_from_secs_f64(now_unix - since).unwrap_or_default();
-            let value = gauge(t);
+            let value = match gauge {
+                FakeGauge::Fixed(value) => *value,
+                FakeGauge::Moving(waveform) => {
+                    let elapsed = Duration::try_from_secs_f64(now_unix - since).unwrap_or_default();
+                    let value = waveform.value_after(elapsed, self.refresh);
+                    if *id == Id::KvUsage { value } else { value.trunc() }
+                }
+            };
             for cells in &self.engines {
                 cells[*id].set(value);
                 if *id == Id::Waiting {

@@ -25,15 +25,6 @@ pub enum ToolParserMode {
     NonStreaming,
 }
 
-/// Result of the tool-call parser.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ToolParserOutcome {
-    /// Outcome of a tool-call parse: the output contained a tool call, or a part of one.
-    ToolCall,
-    /// Outcome of a tool-call parse: the output contained only text, no calls.
-    NoToolCall,
-}
-
 /// API of the request whose reply the tool-call parser parses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToolParserApi {
@@ -43,41 +34,15 @@ pub enum ToolParserApi {
     Responses,
 }
 
-/// Operation requested by an administrator. Its metric family appears with the first request.
+/// Operation requested by an administrator, with its value of the label `operation`. Its metric families
+/// appear with the first request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdminOperation {
-    /// Administrator's operation: sleep of the engines (`/sleep`).
-    Sleep,
-    /// Administrator's operation: release of the KV cache's memory.
-    ReleaseKvCacheMemory,
-    /// Administrator's operation: wake-up of the engines (`/wake_up`).
-    Wake,
-    /// Administrator's operation: initialization of a weight transfer.
-    WeightsInit,
-    /// Administrator's operation: shutdown of a weight transfer.
-    WeightsShutdown,
-    /// Administrator's operation: start of a weight update.
-    WeightsStart,
-    /// Administrator's operation: start of a weight update of the draft model.
-    WeightsStartDraft,
-    /// Administrator's operation: one part of a weight update.
-    WeightsUpdate,
-    /// Administrator's operation: end of a weight update.
-    WeightsFinish,
+    /// Operation of the sleep mode: `sleep`, `wake` or `release_kv_cache_memory`.
+    SleepMode(&'static str),
+    /// Operation of a weight transfer, such as `init` or `start_draft`.
+    WeightTransfer(&'static str),
 }
-
-/// Values of the label `operation`, indexed by [`AdminOperation`].
-const OPERATIONS: [&str; 9] = [
-    "sleep",
-    "release_kv_cache_memory",
-    "wake",
-    "init",
-    "shutdown",
-    "start",
-    "start_draft",
-    "update",
-    "finish",
-];
 
 impl Metrics {
     /// Counts a request that a queue limit rejected before an engine was chosen for it.
@@ -85,16 +50,16 @@ impl Metrics {
         self.server.series_cells(Id::Rejections)[reason as usize].add(1.0);
     }
 
-    /// Counts `n` invocations of the tool-call parser.
-    pub fn on_tool_parser_invocations(
+    /// Counts an invocation of the tool-call parser, and whether the output contained a tool call or a
+    /// part of one.
+    pub fn on_tool_parser_invocation(
         &self,
         mode: ToolParserMode,
-        outcome: ToolParserOutcome,
+        found_tool_call: bool,
         request: ToolParserApi,
-        n: u32,
     ) {
-        let index = mode as usize * 6 + outcome as usize * 3 + request as usize;
-        self.server.series_cells(Id::ToolParser)[index].add(f64::from(n));
+        let index = mode as usize * 6 + usize::from(!found_tool_call) * 3 + request as usize;
+        self.server.series_cells(Id::ToolParser)[index].add(1.0);
     }
 
     /// Records the start of an administrator's operation; [`Self::operation_ended`] must follow.
@@ -113,12 +78,12 @@ impl Metrics {
     /// Returns the series of an administrator's operation: durations, and operations in flight. A
     /// hidden series is shown, with `created` as its creation time.
     fn operation_series(&self, operation: AdminOperation, created: f64) -> [Arc<MetricSeries>; 2] {
-        use AdminOperation::{ReleaseKvCacheMemory, Sleep, Wake};
-        let families = match operation {
-            Sleep | ReleaseKvCacheMemory | Wake => [Id::SleepDuration, Id::SleepInFlight],
-            _ => [Id::WeightsDuration, Id::WeightsInFlight],
+        let (families, name) = match operation {
+            AdminOperation::SleepMode(name) => ([Id::SleepDuration, Id::SleepInFlight], name),
+            AdminOperation::WeightTransfer(name) => {
+                ([Id::WeightsDuration, Id::WeightsInFlight], name)
+            }
         };
-        let name = OPERATIONS[operation as usize];
         families.map(|id| self.vecs[id as usize].with_label_values(&[name], created))
     }
 

@@ -141,7 +141,7 @@ impl EngineObserver for LoraObserver {
     fn on_sequence_queued(&mut self, record: &SequenceRecord) {
         // Not exposed yet: a sequence that starts immediately never waits, and readers of equal
         // times take the first series.
-        if let Some(adapter) = &record.request.lora {
+        if let Some(adapter) = &record.lora {
             self.change_adapter_sequence_counts(adapter, [0, 1]);
             self.queued = true;
         }
@@ -154,7 +154,7 @@ impl EngineObserver for LoraObserver {
         record: &SequenceRecord,
         _: SimTime,
     ) {
-        let Some(adapter) = &record.request.lora else { return };
+        let Some(adapter) = &record.lora else { return };
         let change = match event {
             SchedulerEvent::Scheduled { .. } | SchedulerEvent::Resumed { .. } => [1, -1],
             SchedulerEvent::Preempted { .. } => [-1, 1],

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::engine::EngineMetrics;
+use super::engine::{EngineFeatures, EngineMetrics};
 use super::families::Id;
 use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
 use vllm_sim_engine::latency::{MfuStepTokens, MfuWorkModel};
@@ -13,23 +13,25 @@ use vllm_sim_engine::{SchedulerEvent, SimTime};
 pub struct MfuObserver {
     metrics: Arc<EngineMetrics>,
     model: MfuWorkModel,
-    /// Whether the engine emits step events; if not, each output counts as a step.
-    steps: bool,
+    features: EngineFeatures,
     load: MfuStepTokens,
 }
 
 impl MfuObserver {
     /// Creates an observer that estimates the work of an engine that runs `model`.
-    pub fn new(metrics: Arc<EngineMetrics>, model: MfuWorkModel, has_engine_steps: bool) -> Self {
-        Self { metrics, model, steps: has_engine_steps, load: MfuStepTokens::default() }
+    pub fn new(metrics: Arc<EngineMetrics>, model: MfuWorkModel, features: EngineFeatures) -> Self {
+        Self { metrics, model, features, load: MfuStepTokens::default() }
     }
 
-    fn flush(&mut self) {
+    /// Counts the work of equal steps, `times` in number.
+    fn flush(&mut self, times: u32) {
         let load = std::mem::take(&mut self.load);
         if load.computed_tokens() > 0.0 {
             let ids = [Id::Flops, Id::ReadBytes, Id::WriteBytes];
             let work = self.model.step_flops_read_written_bytes(&load);
-            ids.iter().zip(work).for_each(|(id, n)| self.metrics.cells[*id].add(n));
+            ids.iter()
+                .zip(work)
+                .for_each(|(id, n)| self.metrics.cells[*id].add(n * f64::from(times)));
         }
     }
 }
@@ -42,26 +44,32 @@ impl EngineObserver for MfuObserver {
         record: &SequenceRecord,
         _: SimTime,
     ) {
-        let SchedulerEvent::Tokens { n, .. } = event else { return };
-        let mut tokens = *n;
-        if record.output == *n {
+        let (mut tokens, steps) = match event {
+            SchedulerEvent::Tokens { n, .. } => (*n, 1),
+            SchedulerEvent::Decoded { n, .. } => (1, *n),
+            _ => return,
+        };
+        if record.output == tokens {
             let computed = record.prompt.saturating_sub(record.cached + record.external);
             self.load.add_prompt(computed, record.prompt);
             tokens -= 1;
         }
-        self.load.add_decode(tokens, record.prompt + record.output);
-        if !self.steps {
-            self.flush();
+        // The mean of the steps: the work grows linearly with the context.
+        let context = f64::from(record.prompt + record.output) - f64::from(steps - 1) / 2.0;
+        self.load.add_decode(tokens, context);
+        // Without step events, each output counts as a step.
+        if !self.features.steps {
+            self.flush(1);
         }
     }
 
     fn on_engine_event(&mut self, _: SimTime, event: &SchedulerEvent) {
-        if matches!(event, SchedulerEvent::Step { .. }) {
-            self.flush();
+        if let SchedulerEvent::Step { count, .. } = event {
+            self.flush(*count);
         }
     }
 
     fn on_events_delivered(&mut self) {
-        self.flush();
+        self.flush(1);
     }
 }

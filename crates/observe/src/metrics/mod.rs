@@ -49,9 +49,7 @@ pub use block_lifetime::KvBlockLifetimeObserver;
 pub use cache_config::cache_config_labels;
 pub use engine::{EngineFeatures, EngineMetrics, SleepState};
 pub use fake::{FakeMetrics, FakeMetricsDisabled};
-pub use frontend::{
-    AdminOperation, RejectionReason, ToolParserApi, ToolParserMode, ToolParserOutcome,
-};
+pub use frontend::{AdminOperation, RejectionReason, ToolParserApi, ToolParserMode};
 pub use http::{HttpHandlerId, HttpMetrics};
 pub use mfu::MfuObserver;
 pub use resident_adapters::LoraSlotCounts;
@@ -61,10 +59,11 @@ pub use settings::{
 };
 pub use transfers::NixlTransferMetricParams;
 
-pub use crate::imitated::FinishedRequest;
+pub use crate::imitated::{FinishedRequest, OwnMetrics};
 pub use crate::recent::{LatencyPercentiles, RecentLatencies};
+pub use crate::waveform::Waveform;
 
-use crate::imitated::{OwnMetrics, create_own_metrics};
+use crate::imitated::create_own_metrics;
 use crate::recent::latency_percentiles;
 use engine::EngineMetricsObserver;
 use fake_state::FakeMetricsState;
@@ -93,7 +92,6 @@ pub struct Metrics {
     process: Option<ProcessMetrics>,
     fake: Option<FakeMetricsState>,
     lora: Arc<LoraRequestsInfo>,
-    /// Metrics of an imitated server whose families replace vLLM's; `None` for vLLM's.
     imitated: Option<OwnMetrics>,
     length: AtomicUsize,
     settings: Arc<MetricsSettings>,
@@ -166,26 +164,9 @@ impl Metrics {
         observers
     }
 
-    /// Counts a request whose response has ended, for an imitated server whose families count
-    /// requests then; vLLM's count them in the engine.
-    pub fn on_finished_request(&self, request: &FinishedRequest) {
-        if let Some(imitated) = &self.imitated {
-            imitated.on_finished(request);
-        }
-    }
-
-    /// Counts a command to abort one request or all, for an imitated server that counts such
-    /// commands; vLLM counts the requests.
-    pub fn on_abort_command(&self) {
-        if let Some(imitated) = &self.imitated {
-            imitated.on_abort_command();
-        }
-    }
-
-    /// Returns the value of a gauge of a rank that replaces vLLM's, by its name without prefix; 0 if
-    /// there is none.
-    pub fn own_gauge(&self, name: &str, rank: usize) -> f64 {
-        self.imitated.as_ref().map_or(0.0, |imitated| imitated.gauge(name, rank))
+    /// Returns the metrics of an imitated server whose families replace vLLM's; `None` for vLLM's.
+    pub fn imitated(&self) -> Option<&OwnMetrics> {
+        self.imitated.as_ref()
     }
 
     /// Returns the metrics of HTTP requests.

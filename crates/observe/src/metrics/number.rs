@@ -11,16 +11,10 @@ pub(super) fn push_prometheus_float(out: &mut String, v: f64) {
     if v.is_infinite() {
         out.push_str(if v > 0.0 { "+Inf" } else { "-Inf" });
     } else if exponential {
-        let _ = write!(out, "{v:e}");
-        // Python writes a sign and at least two digits.
-        let exponent = out.rfind('e').map_or(out.len(), |e| e + 1);
-        let digits = exponent + usize::from(out[exponent..].starts_with('-'));
-        if out.len() - digits == 1 {
-            out.insert(digits, '0');
-        }
-        if digits == exponent {
-            out.insert(exponent, '+');
-        }
+        // Python writes the exponent with a sign and at least two digits.
+        let text = format!("{v:e}");
+        let (digits, exponent) = text.split_once('e').unwrap_or((&text, ""));
+        let _ = write!(out, "{digits}e{:+03}", exponent.parse::<i32>().unwrap_or_default());
     } else {
         let _ = write!(out, "{v:?}");
     }

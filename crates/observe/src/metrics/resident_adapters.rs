@@ -21,12 +21,11 @@ pub struct LoraSlotCounts {
     pub cpu: usize,
 }
 
-/// LoRA adapters in the GPU and CPU memory of one engine, the least recently used first, with their
-/// metric series.
+/// LoRA adapters in the memory of one engine, with their metric series.
 pub(super) struct ResidentLoraAdapters {
     slots: LoraSlotCounts,
-    gpu: Vec<Arc<str>>,
-    cpu: Vec<Arc<str>>,
+    /// LoRA adapters in CPU memory, the least recently used first, and whether each is on the GPU too.
+    adapters: Vec<(Arc<str>, bool)>,
     /// Metric series of the LoRA adapters of all engines.
     cell_vec: Arc<MetricCellVec>,
     engine: Arc<EngineMetrics>,
@@ -38,7 +37,7 @@ impl ResidentLoraAdapters {
         vec: Arc<MetricCellVec>,
         engine: Arc<EngineMetrics>,
     ) -> Self {
-        let adapters = Self { slots, gpu: Vec::new(), cpu: Vec::new(), cell_vec: vec, engine };
+        let adapters = Self { slots, adapters: Vec::new(), cell_vec: vec, engine };
         adapters.show();
         adapters
     }
@@ -47,30 +46,44 @@ impl ResidentLoraAdapters {
     ///
     /// vLLM uses the adapters of all running requests again in every step.
     pub(super) fn use_lora_adapter(&mut self, name: &Arc<str>, is_running: impl Fn(&str) -> bool) {
-        if let Some(evicted) = touch(&mut self.cpu, name, self.slots.cpu, &is_running) {
-            self.gpu.retain(|adapter| *adapter != evicted);
+        let adapters = &mut self.adapters;
+        let mut used = (name.clone(), false);
+        if let Some(known) = adapters.iter().position(|(adapter, _)| adapter == name) {
+            used = adapters.remove(known);
+        } else if adapters.len() >= self.slots.cpu {
+            let idle = adapters.iter().position(|(adapter, _)| !is_running(adapter));
+            let Some(idle) = idle else { return };
+            adapters.remove(idle);
         }
-        if self.cpu.contains(name) {
-            touch(&mut self.gpu, name, self.slots.gpu, &is_running);
+        if self.count_on_gpu() < self.slots.gpu {
+            used.1 = true;
+        } else if let Some((_, evicted)) =
+            self.adapters.iter_mut().find(|(adapter, on_gpu)| *on_gpu && !is_running(adapter))
+        {
+            (*evicted, used.1) = (false, true);
         }
+        self.adapters.push(used);
         self.show();
     }
 
     pub(super) fn clear_resident_adapters(&mut self) {
-        self.gpu.clear();
-        self.cpu.clear();
+        self.adapters.clear();
         self.show();
+    }
+
+    fn count_on_gpu(&self) -> usize {
+        self.adapters.iter().filter(|(_, on_gpu)| *on_gpu).count()
     }
 
     /// Exposes the LoRA adapters of the engine in place of the previously exposed ones.
     fn show(&self) {
         let EngineMetrics { cells, settings, rank, .. } = &*self.engine;
         let (engine, model_name) = (&*settings.engines[*rank], &*settings.model_name);
-        cells[Id::GpuLoras].set(self.gpu.len() as f64);
-        cells[Id::CpuLoras].set(self.cpu.len() as f64);
+        cells[Id::GpuLoras].set(self.count_on_gpu() as f64);
+        cells[Id::CpuLoras].set(self.adapters.len() as f64);
         cells[Id::MaxGpuLoras].set(self.slots.gpu as f64);
-        let rows = self.cpu.iter().map(|name| {
-            let level = if self.gpu.contains(name) { "gpu" } else { "cpu" };
+        let rows = self.adapters.iter().map(|(name, on_gpu)| {
+            let level = if *on_gpu { "gpu" } else { "cpu" };
             // No route pins an adapter.
             [&**name, engine, level, model_name, "false"]
         });
@@ -83,28 +96,6 @@ impl ResidentLoraAdapters {
             self.cell_vec.with_label_values(row, 1.0).set(1.0);
         }
     }
-}
-
-/// Moves a LoRA adapter to the end of a list of at most `most` adapters; returns the adapter
-/// evicted for it.
-fn touch(
-    list: &mut Vec<Arc<str>>,
-    name: &Arc<str>,
-    most: usize,
-    is_running: impl Fn(&str) -> bool,
-) -> Option<Arc<str>> {
-    if let Some(at) = list.iter().position(|adapter| adapter == name) {
-        let adapter = list.remove(at);
-        list.push(adapter);
-        return None;
-    }
-    let mut evicted = None;
-    if list.len() >= most {
-        let idle = list.iter().position(|adapter| !is_running(adapter))?;
-        evicted = Some(list.remove(idle));
-    }
-    list.push(name.clone());
-    evicted
 }
 
 #[cfg(test)]
@@ -125,8 +116,11 @@ mod tests {
         for name in uses {
             cache.use_lora_adapter(&Arc::from(*name), |adapter| adapter == running);
         }
-        let list = |names: &[Arc<str>]| names.iter().map(|name| &**name).collect::<String>();
-        (list(&cache.gpu), list(&cache.cpu))
+        let names = |least: bool| {
+            let those = cache.adapters.iter().filter(|(_, on_gpu)| *on_gpu >= least);
+            those.map(|(name, _)| &**name).collect::<String>()
+        };
+        (names(true), names(false))
     }
 
     fn pair(gpu: &str, cpu: &str) -> (String, String) {

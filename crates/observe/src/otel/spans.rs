@@ -74,17 +74,16 @@ impl RequestSpanObserver {
     }
 
     fn export_request_span(&self, at: SimTime, record: &SequenceRecord) {
-        let request = &record.request;
-        let Some(span) = &request.span else {
+        let Some(span) = &record.span else {
             return;
         };
         let seconds = |from: SimTime, to: SimTime| to.duration_since(from).as_secs_f64();
         let mut attributes = vec![
             KeyValue::new(
                 "gen_ai.latency.time_to_first_token",
-                seconds(record.request.arrived, record.first.max(record.request.arrived)),
+                seconds(record.arrived, record.first.max(record.arrived)),
             ),
-            KeyValue::new("gen_ai.latency.e2e", seconds(record.request.arrived, at)),
+            KeyValue::new("gen_ai.latency.e2e", seconds(record.arrived, at)),
             KeyValue::new(
                 "gen_ai.latency.time_in_queue",
                 seconds(record.queued, record.scheduled.max(record.queued)),
@@ -103,7 +102,7 @@ impl RequestSpanObserver {
                 "gen_ai.latency.time_in_model_inference",
                 seconds(record.scheduled, record.last.max(record.scheduled)),
             ),
-            KeyValue::new("gen_ai.request.id", request.id.to_string()),
+            KeyValue::new("gen_ai.request.id", record.request_id.to_string()),
         ];
         // vLLM omits attributes that are zero.
         let mut number = |name: &'static str, value: f64| {
@@ -113,7 +112,7 @@ impl RequestSpanObserver {
         };
         number("gen_ai.request.top_p", span.top_p);
         number("gen_ai.request.temperature", span.temperature);
-        attributes.push(KeyValue::new("gen_ai.request.max_tokens", i64::from(request.max_tokens)));
+        attributes.push(KeyValue::new("gen_ai.request.max_tokens", i64::from(record.max_tokens)));
         attributes.push(KeyValue::new("gen_ai.request.n", i64::from(span.n)));
         let parent = span
             .headers
@@ -125,7 +124,7 @@ impl RequestSpanObserver {
             .tracer
             .span_builder("llm_request")
             .with_kind(SpanKind::Server)
-            .with_start_time(self.to_wall_clock(record.request.arrived))
+            .with_start_time(self.to_wall_clock(record.arrived))
             .with_attributes(attributes)
             .start_with_context(&self.tracer, &context);
         span.end_with_timestamp(self.to_wall_clock(at));

@@ -28,11 +28,12 @@ fn flag_argument(name: &str, value: &str) -> String {
 pub(super) struct DeploymentCommands<'a> {
     /// Flags of `serve` that the command line and `--config` files set.
     flags: &'a [(String, String)],
-    model: &'a str,
+    pub(super) model: &'a str,
     /// Number of prefill servers in the deployment, and number of all other servers.
-    servers: (u32, u32),
+    pub(super) servers: (u32, u32),
     ranks: u32,
-    router: &'a (String, Option<String>),
+    /// Name of the routing policy, and the router's settings from the command line.
+    pub(super) router: &'a (String, Option<String>),
 }
 
 impl<'a> DeploymentCommands<'a> {
@@ -57,10 +58,16 @@ impl<'a> DeploymentCommands<'a> {
     }
 
     fn serve_flags(&self, wanted: impl Fn(&str) -> bool) -> String {
+        let words = self.arguments(wanted).into_iter();
+        words.map(|word| format!(" {}", shell_quote(&word))).collect()
+    }
+
+    fn arguments(&self, wanted: impl Fn(&str) -> bool) -> Vec<String> {
         let flags = self.deployment_flags().filter(|(name, _)| wanted(name));
         let words = flags.map(|(name, value)| flag_argument(name, value));
-        let words = words.chain(self.kv_connector_flag());
-        words.map(|word| format!(" {}", shell_quote(&word))).collect()
+        // Separate prefill and decode servers need a KV connector.
+        let connector = self.default_kv_transfer_config();
+        words.chain(connector.map(|config| flag_argument("kv-transfer-config", config))).collect()
     }
 
     /// Returns the `--kv-transfer-config` that separate prefill and decode servers need, if no flag
@@ -70,41 +77,15 @@ impl<'a> DeploymentCommands<'a> {
         (self.servers.0 > 0 && !is_set).then_some(NIXL_CONNECTOR_JSON)
     }
 
-    /// Returns the flag of the KV connector that separate prefill and decode servers need, if no
-    /// flag sets it.
-    fn kv_connector_flag(&self) -> Option<String> {
-        let config = self.default_kv_transfer_config()?;
-        Some(flag_argument("kv-transfer-config", config))
-    }
-
     /// Returns the arguments of `vllm serve`, without the model and without the flags named in
     /// `excluded_flags`.
     pub(super) fn vllm_serve_arguments(&self, excluded_flags: &[&str]) -> Vec<String> {
-        let flags = self
-            .deployment_flags()
-            .filter(|(name, _)| is_vllm_serve_flag(name) && !excluded_flags.contains(name));
-        let words = flags.map(|(name, value)| flag_argument(name, value));
-        words.chain(self.kv_connector_flag()).collect()
+        self.arguments(|name| is_vllm_serve_flag(name) && !excluded_flags.contains(&name))
     }
 
     /// Returns the value of a flag, if the deployment sets it.
     pub(super) fn deployment_flag_value(&self, flag_name: &str) -> Option<&str> {
         self.deployment_flags().find(|(name, _)| *name == flag_name).map(|(_, value)| value)
-    }
-
-    /// Returns the name of the deployment's model.
-    pub(super) fn model_name(&self) -> &'a str {
-        self.model
-    }
-
-    /// Returns the deployment's numbers of prefill servers and of all other servers.
-    pub(super) fn prefill_and_serving_worker_counts(&self) -> (u32, u32) {
-        self.servers
-    }
-
-    /// Returns the name of the deployment's routing policy.
-    pub(super) fn routing_policy(&self) -> &'a str {
-        &self.router.0
     }
 
     /// Returns the `vllm serve` command of the deployment, with the number of servers.

@@ -128,6 +128,19 @@ fn for_each_turn(
     Ok(())
 }
 
+/// Calls `then` with the prompt length of every request of the workload, in tokens.
+///
+/// # Errors
+/// Returns the errors of the workload.
+pub(super) fn for_each_prompt_length(
+    source: &mut dyn WorkloadSource,
+    mut then: impl FnMut(u64),
+) -> Result<()> {
+    for_each_turn(source, |turn, before| {
+        then(prompt_runs(turn).iter().fold(before, PromptPrefix::extended_by).tokens);
+    })
+}
+
 fn prompt_runs(turn: &SessionTurn) -> &[PromptTokenRun] {
     match &turn.prompt {
         TurnPrompt::Whole(runs) | TurnPrompt::Grown(runs) => runs,

@@ -11,7 +11,7 @@ use std::path::Path;
 use anyhow::{Context, Result};
 
 use super::report::PlanReport;
-use servers::{DeployedServers, WRITTEN_BY_PLAN_COMMENT};
+use servers::{DeployedServers, DeploymentTarget, WRITTEN_BY_PLAN_COMMENT};
 use vllm_sim_command_line::{output_files, refuse};
 
 /// Maximum number of GPUs of a server that runs in a single pod.
@@ -20,37 +20,8 @@ const NODE_GPUS: u32 = 8;
 /// Name of the Markdown file with the plan's answer and the commands to deploy it.
 const PAGE: &str = "DEPLOY.md";
 
-/// Deployment target, such as Kubernetes or KServe, with its file.
-struct Target {
-    file: &'static str,
-    /// Shell command to apply the target's file.
-    apply: &'static str,
-    /// Renders the target's file, or returns the reason why the target has none.
-    render: fn(&DeployedServers<'_>) -> Result<String, &'static str>,
-}
-
-const TARGETS: [Target; 4] = [
-    Target {
-        file: kubernetes::FILE_NAME,
-        apply: kubernetes::APPLY_COMMAND,
-        render: kubernetes::render_manifest_file,
-    },
-    Target {
-        file: production_stack::FILE_NAME,
-        apply: production_stack::APPLY_COMMAND,
-        render: production_stack::render_helm_values_file,
-    },
-    Target {
-        file: llmd::FILE_NAME,
-        apply: llmd::APPLY_COMMAND,
-        render: llmd::render_helm_values_file,
-    },
-    Target {
-        file: kserve::FILE_NAME,
-        apply: kserve::APPLY_COMMAND,
-        render: kserve::render_manifest_file,
-    },
-];
+const TARGETS: [DeploymentTarget; 4] =
+    [kubernetes::TARGET, production_stack::TARGET, llmd::TARGET, kserve::TARGET];
 
 /// Names and texts of the files for the cheapest deployment of a plan; `None` for a file that is
 /// left out.
@@ -75,7 +46,7 @@ impl DeploymentFiles {
             servers.model, plan.command
         );
         let mut files = Vec::new();
-        for Target { file, apply, render } in TARGETS {
+        for DeploymentTarget { file, apply, render } in TARGETS {
             let rendered = match servers.gpus > NODE_GPUS {
                 true => {
                     Err("a server takes more GPUs than a node has; see vLLM's multi-node guide")

@@ -4,13 +4,16 @@ use anyhow::Result;
 use serde_json::{Map, Value, json};
 
 use super::answer::DeploymentCost;
+use super::context::context_notes;
 use super::deploy::DeploymentCommands;
 use super::prices::GpuPrices;
 use super::search::{
-    self, CandidateSearchResult, DeploymentCandidate, PlanRequirements, SimulatedDeploymentTrial,
+    CandidateSearchResult, DeploymentCandidate, PlanRequirements, SimulatedDeploymentTrial,
+    TrialRunner,
 };
 use super::worker_count::WorkerCountByKind;
 use crate::grid::flag_combination_label;
+use vllm_sim_command_line::render_text_table;
 use vllm_sim_explain::{KnownPredictionErrors, PromptCacheUse};
 use vllm_sim_replay_cli::{ResultProvenance, WorkerPools};
 
@@ -115,10 +118,7 @@ impl PlanReport {
         let (candidates, rows): (Vec<&DeploymentCandidate>, Vec<DeploymentCandidateRow>) =
             answers.map(row).unzip();
         let origin = ResultProvenance::combine_provenances(candidates.iter().map(|candidate| {
-            match &candidate.pools {
-                Ok(pools) => &pools.provenance,
-                Err(misfit) => &misfit.provenance,
-            }
+            candidate.pools.as_ref().map_or_else(|misfit| &misfit.provenance, |it| &it.provenance)
         }));
         let costs = |at: &usize| {
             let row = &rows[*at];
@@ -138,9 +138,9 @@ impl PlanReport {
                 if question.fixed_workers.is_none()
                     && candidate.workload.replay_concurrency.is_none() =>
             {
-                let at = |traffic| search::search_fewest_workers(candidate, &question, traffic);
-                let [less, more] = TRAFFIC_FACTORS.map(at);
-                let room = search::search_highest_traffic(candidate, &question, workers)?;
+                let mut runner = TrialRunner::new(candidate, &question).map_err(Clone::clone)?;
+                let [less, more] = TRAFFIC_FACTORS.map(|traffic| runner.fewest(traffic));
+                let room = runner.bisect_most_traffic(workers)?;
                 Some(TrafficSensitivity {
                     swings: [less?, more?].map(|trial| trial.map(|trial| trial.workers)),
                     room: room.map(|trial| trial.traffic),
@@ -149,10 +149,6 @@ impl PlanReport {
             _ => None,
         };
         Ok(Self { names, question, prices, rows, order, outlook, untried_notes, origin, command })
-    }
-
-    pub(super) fn has_successful_deployment(&self) -> bool {
-        self.best_candidate_and_trial().is_some()
     }
 
     /// Returns a note that the tensor-parallel size was not varied, as another one might give a
@@ -338,6 +334,7 @@ impl PlanReport {
         }
         notes.extend(self.untried_notes.iter().cloned());
         notes.extend(self.transfer_note());
+        notes.extend(self.best_context_notes());
         if let Some(deployed) = self.best_deployment_commands() {
             notes.push(format!("to deploy: {}", deployed.vllm_serve_command()));
             notes.extend(deployed.router_description().map(|router| format!("router: {router}")));
@@ -380,6 +377,16 @@ impl PlanReport {
         Some(format!("traffic -20 %: {less}, +20 %: {more}{room}"))
     }
 
+    /// Returns notes about the context length of the cheapest deployment.
+    fn best_context_notes(&self) -> Vec<String> {
+        let Some((row, best)) = self.best_candidate_and_trial() else {
+            return Vec::new();
+        };
+        let requests = ["rejected_requests", "num_requests"];
+        let requests = requests.map(|key| best.report_summary_number(key));
+        row.pools.as_ref().map_or_else(Vec::new, |pools| context_notes(pools, requests))
+    }
+
     /// Returns a note about the bandwidth that the search assumed between prefill and decode.
     fn transfer_note(&self) -> Option<String> {
         let mut split = self.rows.iter().filter(|row| row.split);
@@ -413,31 +420,15 @@ impl PlanReport {
 
     pub(super) fn render_plan_table(&self) -> String {
         let (head, rows) = self.candidate_table_cells();
-        let widths: Vec<usize> = (0..head.len())
-            .map(|column| {
-                let all = rows.iter().chain([&head]);
-                let widths = all.map(|row| row[column].chars().count());
-                widths.max().unwrap_or(0)
-            })
-            .collect();
-        let line = |row: &[String], mark: &str| {
-            let cells = row.iter().zip(&widths).enumerate();
-            let cells = cells.map(|(column, (cell, &width))| match column < self.names.len() {
-                true => format!("{cell:<width$}"),
-                false => format!("{cell:>width$}"),
-            });
-            let cells: Vec<String> = cells.collect();
-            format!("{}{mark}", cells.join("  "))
-        };
         let mut lines: Vec<String> = self.best_deployment_summary_line().into_iter().collect();
         if !lines.is_empty() {
             lines.push(String::new());
         }
-        lines.push(line(&head, ""));
-        for (at, row) in rows.iter().enumerate() {
-            let is_best = at == 0 && !self.order.is_empty();
-            lines.push(line(row, if is_best { "  *" } else { "" }));
+        let mut table = render_text_table(&head, &rows, self.names.len());
+        if !self.order.is_empty() {
+            table[1].push_str("  *");
         }
+        lines.extend(table);
         lines.extend(self.candidate_table_notes());
         lines.join("\n")
     }

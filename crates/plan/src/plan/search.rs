@@ -3,8 +3,10 @@
 mod split;
 
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 use anyhow::Result;
+use clap::Args;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -12,6 +14,7 @@ use vllm_sim_replay::outcome::RequestOutcome;
 use vllm_sim_replay::report::{LatencySlo, ReplayReport};
 
 use super::bound::LatencyPercentileBound;
+use super::context::ContextRefusals;
 use super::idle_worker;
 use super::layout::ParallelLayout;
 use super::worker_count::{WorkerCountByKind, gpus_of_workers, repeat_worker_pools};
@@ -20,17 +23,32 @@ use crate::trend::LatencyTrend;
 use vllm_sim_command_line::progress::is_job_stop_requested;
 use vllm_sim_replay_cli::{
     ReportArgs, WeightsDoNotFitError, WorkerPools, WorkloadArgs, open_workload,
-    parse_workload_text, replay_with_watcher, simulated_time_limit,
+    parse_workload_text, replay_pools, simulated_time_limit,
 };
 
-#[derive(Debug, Clone)]
+/// Command-line flags with the requirements on a deployment.
+#[derive(Debug, Clone, Args)]
 pub(super) struct PlanRequirements {
+    /// Fraction of all requests that must be good, above 0 up to 1.
+    #[arg(long, default_value_t = 0.95, help_heading = "Plan")]
     pub(super) attainment: f64,
+    /// Maximum number of GPUs of a deployment.
+    #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Plan")]
     pub(super) max_gpus: u32,
+    /// YAML file of GPU prices: `date`, `currency` and `gpu_hour: {H100: 2.5}`. With it the answer
+    /// has costs per hour, month and million tokens; without it GPUs are counted.
+    #[arg(long, value_name = "FILE", help_heading = "Plan")]
+    pub(super) prices: Option<PathBuf>,
+    /// Maximum cost of a deployment per hour, in the currency of --prices.
+    #[arg(long, value_name = "MONEY", requires = "prices", help_heading = "Plan")]
     pub(super) max_cost: Option<f64>,
+    /// Upper bound of a percentile: METRIC-pPERCENT=MS with METRIC ttft, itl (single gaps between
+    /// tokens), tpot (the mean gap of a request) or e2e, such as ttft-p99=500. Rounded up to a
+    /// quarter of a percent. Repeat it for several bounds.
+    #[arg(long = "bound", value_name = "BOUND", help_heading = "Plan")]
     pub(super) bounds: Vec<LatencyPercentileBound>,
-    /// Number of workers for which the search finds the highest traffic, instead of finding the
-    /// fewest workers.
+    /// Find the highest traffic that this number of workers serves, instead of the fewest workers.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Plan")]
     pub(super) fixed_workers: Option<u32>,
 }
 
@@ -110,10 +128,14 @@ pub(super) fn search_deployment_candidate(
         Ok(runner) => runner,
         Err(misfit) => return Ok(empty_search_result(misfit.why.clone())),
     };
+    let refusals = runner.context_refusals()?;
+    if let Some(refusals) = refusals.filter(ContextRefusals::refuses_all) {
+        return Ok(empty_search_result(format!("not simulated: {refusals}")));
+    }
     if let Some(workers) = question.fixed_workers {
         let found = runner.bisect_most_traffic(WorkerCountByKind::Groups(workers))?;
         let why = "no request is good, however low the traffic is".to_owned();
-        return Ok(finish_search(found, runner.trials, why));
+        return Ok(finish_search(found, runner.trials, append_refusals(why, refusals)));
     }
     if runner.most_groups() == 0 {
         let one = gpus_of_workers(runner.pools, WorkerCountByKind::Groups(1));
@@ -128,11 +150,19 @@ pub(super) fn search_deployment_candidate(
         return Ok(empty_search_result(why));
     }
     if let Some(why) = runner.infeasible_reason()? {
-        return Ok(empty_search_result(why));
+        return Ok(empty_search_result(append_refusals(why, refusals)));
     }
     let found = runner.fewest(1.0)?;
     let why = runner.trials.last().map(|last| missed_bounds_description(last, candidate));
-    Ok(finish_search(found, runner.trials, why.unwrap_or_default()))
+    Ok(finish_search(found, runner.trials, append_refusals(why.unwrap_or_default(), refusals)))
+}
+
+/// Adds the requests that the context length refuses to the reason why a search found nothing.
+fn append_refusals(why: String, refusals: Option<ContextRefusals>) -> String {
+    match refusals {
+        Some(refusals) => format!("{why}; {refusals}"),
+        None => why,
+    }
 }
 
 /// Returns the number of units that `cost` buys at `price`, tolerant of binary rounding: 3 for a
@@ -140,37 +170,6 @@ pub(super) fn search_deployment_candidate(
 fn affordable_units(cost: f64, price: f64) -> u32 {
     // The cast saturates.
     (cost * (1.0 + 1e-9) / price) as u32
-}
-
-/// Finds the fewest workers that serve `traffic` times the requested traffic; `None` if they exceed
-/// the GPU or cost budget.
-///
-/// # Errors
-/// Returns the errors of the simulated runs.
-pub(super) fn search_fewest_workers(
-    candidate: &DeploymentCandidate,
-    question: &PlanRequirements,
-    traffic: f64,
-) -> Result<Option<SimulatedDeploymentTrial>> {
-    match TrialRunner::new(candidate, question) {
-        Ok(mut runner) => runner.fewest(traffic),
-        Err(_) => Ok(None),
-    }
-}
-
-/// Finds the highest traffic that `workers` workers serve within the latency bounds.
-///
-/// # Errors
-/// Returns the errors of the simulated runs.
-pub(super) fn search_highest_traffic(
-    candidate: &DeploymentCandidate,
-    question: &PlanRequirements,
-    workers: WorkerCountByKind,
-) -> Result<Option<SimulatedDeploymentTrial>> {
-    match TrialRunner::new(candidate, question) {
-        Ok(mut runner) => runner.bisect_most_traffic(workers),
-        Err(_) => Ok(None),
-    }
 }
 
 pub(super) fn empty_search_result(why: String) -> CandidateSearchResult {
@@ -212,7 +211,7 @@ fn missed_bounds_description(
     }
 }
 
-struct TrialRunner<'c> {
+pub(super) struct TrialRunner<'c> {
     candidate: &'c DeploymentCandidate,
     pools: &'c WorkerPools,
     question: &'c PlanRequirements,
@@ -226,7 +225,7 @@ impl<'c> TrialRunner<'c> {
     ///
     /// # Errors
     /// [`WeightsDoNotFitError`] if the model does not fit.
-    fn new(
+    pub(super) fn new(
         candidate: &'c DeploymentCandidate,
         question: &'c PlanRequirements,
     ) -> Result<Self, &'c WeightsDoNotFitError> {
@@ -255,13 +254,26 @@ impl<'c> TrialRunner<'c> {
         idle_worker::infeasible_latency_bounds_reason(self.pools, asked, &open)
     }
 
+    /// Returns the requests of the workload that the context length refuses; `None` without any,
+    /// and for a run of limited duration.
+    fn context_refusals(&self) -> Result<Option<ContextRefusals>> {
+        let workload = &self.candidate.workload;
+        if simulated_time_limit(workload)?.is_some() {
+            return Ok(None);
+        }
+        let block_size = self.pools.serving.engines[0].block_size();
+        let (mut source, _) = open_workload(workload, block_size)?;
+        ContextRefusals::count(self.pools, source.as_mut())
+    }
+
     /// Returns the maximum number of workers, or of prefill/decode groups, within the budget.
     fn most_groups(&self) -> u32 {
         self.most_gpus / gpus_of_workers(self.pools, WorkerCountByKind::Groups(1)).max(1)
     }
 
-    /// Finds the fewest workers that serve `traffic` times the requested traffic.
-    fn fewest(&mut self, traffic: f64) -> Result<Option<SimulatedDeploymentTrial>> {
+    /// Finds the fewest workers that serve `traffic` times the requested traffic; `None` if they
+    /// exceed the GPU or cost budget.
+    pub(super) fn fewest(&mut self, traffic: f64) -> Result<Option<SimulatedDeploymentTrial>> {
         if self.candidate.layout.is_some_and(|layout| layout.split) {
             return self.search_fewest_prefill_decode_workers(traffic);
         }
@@ -309,7 +321,7 @@ impl<'c> TrialRunner<'c> {
 
     /// Doubles or halves the traffic until it brackets the capacity of `workers` workers, then
     /// bisects to 1 %.
-    fn bisect_most_traffic(
+    pub(super) fn bisect_most_traffic(
         &mut self,
         workers: WorkerCountByKind,
     ) -> Result<Option<SimulatedDeploymentTrial>> {
@@ -385,7 +397,7 @@ impl<'c> TrialRunner<'c> {
         let mut tracker = AttainmentTracker {
             slo: args.latency_slo()?,
             attainment: self.question.attainment,
-            requests: source.max_requests().filter(|_| extent == RunExtent::UntilMissed),
+            requests: source.facts().max_requests.filter(|_| extent == RunExtent::UntilMissed),
             bad: 0,
         };
         let mut watch = |outcome: &RequestOutcome<'_>| {
@@ -394,7 +406,7 @@ impl<'c> TrialRunner<'c> {
         };
         let is_open = pace.concurrency_limit().is_none();
         let report =
-            replay_with_watcher(&pools, source.as_mut(), (pace, limit, 1), args, &mut watch)?;
+            replay_pools(&pools, source.as_mut(), (pace, limit, 1), args, Some(&mut watch))?;
         let stopped = tracker.is_attainment_lost();
         let bounds = self.question.bounds.iter().filter(|_| !stopped);
         let mut missed: Vec<String> =
@@ -441,8 +453,9 @@ impl<'c> TrialRunner<'c> {
 /// [`SimulatedDeploymentTrial`].
 fn token_rates(workload: &WorkloadArgs, report: &ReplayReport) -> (f64, f64) {
     let rate = workload.request_rate.filter(|rate| rate.is_finite());
-    let is_plain =
-        workload.rate_curve.is_none() && workload.turns_per_session.constant_tokens() == Some(1);
+    let turns = workload.synthetic.turns_per_session.as_ref();
+    let is_plain = workload.rate_curve.is_none()
+        && turns.is_none_or(|turns| turns.constant_tokens() == Some(1));
     let seconds = match rate.filter(|_| is_plain) {
         Some(rate) => {
             report.summary_number("completed_requests") / (rate * workload.arrival_speedup_ratio)

@@ -10,49 +10,43 @@ use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
-use super::card;
 use super::recording::{self, RecordedRequest};
 use super::source::{self, ConversationMessage};
 use super::write::{DatasetRow, DatasetWriter};
+use super::{BuildArgs, card};
 use vllm_sim_dataset::{
     DatasetFormat, hash_completion_prompt, hash_conversation, hash_prompt_tokens,
 };
 use vllm_sim_tokenizer::{ChatMessage, ChatTemplateInput, SpecialTokenHandling, Tokenizer};
 
-/// Input and output of a dataset build.
-#[derive(Debug, Clone)]
-pub struct DatasetBuildOptions {
+/// Input of a dataset build, with the command-line arguments.
+pub(super) struct DatasetBuild {
     /// Path of the input file, with conversations or recordings.
-    pub input: PathBuf,
+    pub(super) input: PathBuf,
     /// Origin of the input, printed on the dataset card.
-    pub origin: String,
-    /// Folder for the output files of the dataset build.
-    pub folder: PathBuf,
-    /// Name of the output files, without file extension.
-    pub name: String,
-    /// Name of the SQLite table to create.
-    pub table: String,
-    /// Maximum number of conversations to read from the input file.
-    pub max_records: usize,
-    /// Name of the tokenizer's model, printed on the dataset card.
-    pub model: String,
-    /// Version of the dataset format to write.
-    pub generation: DatasetFormat,
+    pub(super) origin: String,
+    pub(super) args: BuildArgs,
+}
+
+impl DatasetBuild {
+    /// Returns the version of the dataset format to write.
+    pub(super) fn generation(&self) -> DatasetFormat {
+        if self.args.legacy { DatasetFormat::Texts } else { DatasetFormat::Tokens }
+    }
 }
 
 /// Result of a dataset build.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BuiltDatasetSummary {
+pub(super) struct BuiltDatasetSummary {
     /// Paths of the SQLite database, the JSON file and the dataset card.
-    pub files: [PathBuf; 3],
+    pub(super) files: [PathBuf; 3],
     /// Whether the input was a recording of `vllm-sim record`.
-    pub recorded: bool,
+    pub(super) recorded: bool,
     /// Number of conversations or recordings read from the input.
-    pub read: usize,
+    pub(super) read: usize,
     /// Number of conversations or recordings with at least one question and answer.
-    pub used: usize,
+    pub(super) used: usize,
     /// Number of replies written to the dataset.
-    pub records: usize,
+    pub(super) records: usize,
 }
 
 /// Builds a dataset, and shows progress on a terminal.
@@ -63,12 +57,13 @@ pub struct BuiltDatasetSummary {
 /// # Errors
 /// Returns an error if an output file exists, the input is unreadable or writing fails. No output
 /// file remains then.
-pub fn build_dataset(
-    build: &DatasetBuildOptions,
+pub(super) fn build_dataset(
+    build: &DatasetBuild,
     tokenizer: &Tokenizer,
 ) -> Result<BuiltDatasetSummary> {
-    let files = ["sqlite3", "json", "md"]
-        .map(|extension| build.folder.join(format!("{}.{extension}", build.name)));
+    let files = ["sqlite3", "json", "md"].map(|extension| {
+        build.args.output_path.join(format!("{}.{extension}", build.args.output_file))
+    });
     for file in &files {
         if file.exists() {
             bail!("{} already exists", file.display());
@@ -79,33 +74,33 @@ pub fn build_dataset(
         .with_context(|| format!("cannot open {}", build.input.display()))?;
     let length = input.metadata().map_or(0, |about| about.len());
     let progress = if recorded {
-        ProgressBar::new(recording::count_recordings(&build.input, &build.table)?)
+        ProgressBar::new(recording::count_recordings(&build.input, &build.args.table_name)?)
     } else {
         ProgressBar::new(length).with_style(progress_style())
     };
-    let mut writer = DatasetWriter::new(&files[0], &files[1], &build.table)?;
+    let mut writer = DatasetWriter::new(&files[0], &files[1], &build.args.table_name)?;
     let (mut read, mut used) = (0, 0);
-    if recorded && build.max_records > 0 {
-        recording::for_each_recording(&build.input, &build.table, |recording| {
+    if recorded && build.args.max_records > 0 {
+        recording::for_each_recording(&build.input, &build.args.table_name, |recording| {
             read += 1;
             let before = writer.written_row_count();
-            write_retokenized_recording(build.generation, tokenizer, recording, &mut writer)?;
+            write_retokenized_recording(build.generation(), tokenizer, recording, &mut writer)?;
             progress.inc(1);
             used += usize::from(writer.written_row_count() > before);
-            Ok(if read >= build.max_records {
+            Ok(if read >= build.args.max_records {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())
             })
         })
         .with_context(|| format!("{}, recording {}", build.input.display(), read + 1))?;
-    } else if build.max_records > 0 {
+    } else if build.args.max_records > 0 {
         source::for_each_conversation(BufReader::new(progress.wrap_read(input)), |messages| {
             read += 1;
             let before = writer.written_row_count();
-            write_conversation_replies(build.generation, tokenizer, &messages, &mut writer)?;
+            write_conversation_replies(build.generation(), tokenizer, &messages, &mut writer)?;
             used += usize::from(writer.written_row_count() > before);
-            Ok(if read >= build.max_records {
+            Ok(if read >= build.args.max_records {
                 ControlFlow::Break(())
             } else {
                 ControlFlow::Continue(())

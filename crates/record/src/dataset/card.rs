@@ -1,13 +1,11 @@
 //! Renders the dataset card, a Markdown page that describes the dataset's files.
 
-use super::build::{BuiltDatasetSummary, DatasetBuildOptions};
+use super::build::{BuiltDatasetSummary, DatasetBuild};
 use vllm_sim_dataset::{DatasetFormat, schema::recording_table_name};
 
-pub(super) fn dataset_card_markdown(
-    build: &DatasetBuildOptions,
-    built: &BuiltDatasetSummary,
-) -> String {
-    let DatasetBuildOptions { origin, model, table, name, .. } = build;
+pub(super) fn dataset_card_markdown(build: &DatasetBuild, built: &BuiltDatasetSummary) -> String {
+    let DatasetBuild { origin, args, .. } = build;
+    let (model, table, name) = (&args.model, &args.table_name, &args.output_file);
     let BuiltDatasetSummary { read, used, records, recorded, .. } = built;
     let (what, how, timing) = if *recorded {
         (
@@ -25,7 +23,7 @@ pub(super) fn dataset_card_markdown(
             String::new(),
         )
     };
-    let (hash, form) = match build.generation {
+    let (hash, form) = match build.generation() {
         DatasetFormat::Tokens => (
             "SHA-256 of the prompt's token ids, each 4 bytes, little-endian",
             "object with `Tokens` (ids) and `Strings` (the text of each)",

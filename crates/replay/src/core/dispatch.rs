@@ -11,7 +11,7 @@ use crate::sessions::{DueTurn, NumberedSessionSource};
 use super::report_position::{EventLoopPosition, PositionedReplaySink};
 use super::{EventLoop, ReplayError};
 
-impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
+impl<S: PositionedReplaySink + ?Sized, N: NumberedSessionSource> EventLoop<'_, S, N> {
     /// Creates the request of a due turn and routes it to its first worker.
     pub(super) fn send_due_turn(
         &mut self,
@@ -76,16 +76,9 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
     /// their workers.
     pub(super) fn submit_routed_requests(&mut self) -> Result<(), ReplayError> {
         while let Some((at, slot)) = self.fetched.pop() {
-            let worker = &mut self.pools[PREFILL_POOL_INDEX].workers[at as usize];
-            let mut out = std::mem::take(&mut self.out);
-            worker.engine.apply_command(
-                self.now,
-                EngineCommand::Release(SeqId(slot.into())),
-                &mut out,
-            );
-            self.handle_events((PREFILL_POOL_INDEX, at), &mut out)?;
-            self.out = out;
-            self.update_next_wakeup((PREFILL_POOL_INDEX, at));
+            self.change_engine((PREFILL_POOL_INDEX, at), |engine, now, out| {
+                engine.apply_command(now, EngineCommand::Release(SeqId(slot.into())), out);
+            })?;
         }
         while let Some((pool, slot, choice)) = self.outgoing.pop_front() {
             let address = (pool, choice.worker);

@@ -62,7 +62,7 @@ impl PrefillHandoffQueue {
     }
 }
 
-impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
+impl<S: PositionedReplaySink + ?Sized, N: NumberedSessionSource> EventLoop<'_, S, N> {
     pub(super) fn start_prefill_handoff(&mut self, request_slot: u32) {
         self.handoffs.push_handoff_action(match self.handoffs.order {
             Some(PrefillHandoffOrder::DestinationFirst) => {
@@ -173,12 +173,9 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         if let Some(handoff) = &mut self.requests.get_mut(slot).handoff {
             handoff.activated = Some(self.now);
         }
-        let mut out = std::mem::take(&mut self.out);
-        let worker = &mut self.pools[DECODE_OR_UNIFIED_POOL_INDEX].workers[at as usize];
-        worker.engine.resume_transferred(self.now, SeqId(slot.into()), &mut out);
-        self.handle_events(address, &mut out)?;
-        self.out = out;
-        self.update_next_wakeup(address);
+        self.change_engine(address, |engine, now, out| {
+            engine.resume_transferred(now, SeqId(slot.into()), out);
+        })?;
         self.handoffs.push_handoff_action(PrefillHandoffAction::Release(slot));
         Ok(())
     }
@@ -195,12 +192,9 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         if let Some(handoff) = &mut self.requests.get_mut(slot).handoff {
             handoff.released = Some(self.now);
         }
-        let mut out = std::mem::take(&mut self.out);
-        let worker = &mut self.pools[PREFILL_POOL_INDEX].workers[at as usize];
-        worker.engine.apply_command(self.now, EngineCommand::Release(SeqId(slot.into())), &mut out);
-        self.handle_events(address, &mut out)?;
-        self.out = out;
-        self.update_next_wakeup(address);
+        self.change_engine(address, |engine, now, out| {
+            engine.apply_command(now, EngineCommand::Release(SeqId(slot.into())), out);
+        })?;
         self.remove_from_worker(address, slot);
         if let Some((when, status)) = self.requests.get(slot).over {
             self.report_ended_request(slot, when, status);
@@ -250,14 +244,11 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
             return Ok(());
         };
         let address = (DECODE_OR_UNIFIED_POOL_INDEX, at);
-        let mut out = std::mem::take(&mut self.out);
-        let worker = &mut self.pools[DECODE_OR_UNIFIED_POOL_INDEX].workers[at as usize];
-        worker.engine.abort(self.now, SeqId(request_slot.into()), &mut out);
-        // The caller reports the end of the request.
-        out.retain(|(_, event)| !matches!(event, SchedulerEvent::Ended { .. }));
-        self.handle_events(address, &mut out)?;
-        self.out = out;
-        self.update_next_wakeup(address);
+        self.change_engine(address, |engine, now, out| {
+            engine.abort(now, SeqId(request_slot.into()), out);
+            // The caller reports the end of the request.
+            out.retain(|(_, event)| !matches!(event, SchedulerEvent::Ended { .. }));
+        })?;
         self.remove_from_worker(address, request_slot);
         Ok(())
     }

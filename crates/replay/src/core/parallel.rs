@@ -21,6 +21,7 @@ use crate::workload::{ClientSession, WorkloadError, WorkloadSource};
 use super::recorder::{InFlightRequestCounts, ReplaySinkCallRecorder, forward_recorded_sink_calls};
 use super::report_position::EventLoopPosition;
 use super::sample_clock::WorkerSampleClock;
+use super::workers::samples_of_pools;
 use super::{EventLoop, ReplayError, ReplayTotals};
 
 /// Maximum number of requests, per worker and in total, that are simulated in one stretch of
@@ -50,7 +51,7 @@ pub(super) fn workers_are_independent(
         && fixed
         && ready
         && sizes.all(|other| Some(other) == size)
-        && source.is_single_turn()
+        && source.facts().is_single_turn
 }
 
 /// Runs the workload to its end, with the same results as one event loop over all workers.
@@ -62,9 +63,10 @@ pub(super) fn run_workers_in_parallel(
     let workers = settings.pool.engines.iter();
     let own: Vec<ReplaySettings> =
         workers.map(|engine| settings_of_one_worker(settings, engine)).collect();
-    let cores = own.iter().zip(0u32..).map(|(own, at)| {
+    let mut recorders: Vec<_> = own.iter().map(|_| ReplaySinkCallRecorder::new(sink)).collect();
+    let cores = own.iter().zip(&mut recorders).zip(0u32..).map(|((own, recorder), at)| {
         let sessions = SessionQueue::new(AssignedSessions::default(), ArrivalPacing::default())?;
-        EventLoop::new(own, sessions, ReplaySinkCallRecorder::new(sink), at)
+        EventLoop::new(own, sessions, recorder, at)
     });
     let cores: Vec<WorkerCore<'_>> = cores.collect::<Result<_, _>>()?;
     for at in 0..cores.len() as u32 {
@@ -172,7 +174,7 @@ impl<'a> SessionAssigner<'a> {
                 None => break,
             };
             let core = &mut worker_cores[worker as usize];
-            core.sessions.session_source_mut().0.push_back((self.given, session));
+            core.sessions.source.0.push_back((self.given, session));
             self.given += 1;
             self.read_next_session()?;
         }
@@ -218,7 +220,9 @@ impl ParallelRun<'_> {
             && !sink.should_stop()
         {
             if let Some(at) = self.sample_clock.pop_due_sample_time(begin) {
-                let samples = self.worker_cores.iter().flat_map(|core| core.worker_samples(at));
+                let samples = self.worker_cores.iter();
+                let samples =
+                    samples.flat_map(|core| samples_of_pools(&core.pools, core.first_worker, at));
                 samples.for_each(|sample| sink.on_worker_sample(&sample));
             }
             let mut last =
@@ -231,7 +235,7 @@ impl ParallelRun<'_> {
             let last = self.arrivals.assign_sessions_until(&mut self.worker_cores, most, last)?;
             stretch = stretch.max(last.as_nanos().saturating_sub(begin.as_nanos()));
             self.run_workers_until(last)?;
-            let parts = self.worker_cores.iter_mut().map(|core| &mut core.sink);
+            let parts = self.worker_cores.iter_mut().map(|core| &mut *core.sink);
             forward_recorded_sink_calls(parts, &self.arrivals.sent, &mut self.counts, sink);
         }
         Ok(())
@@ -282,7 +286,7 @@ impl ParallelRun<'_> {
             most_requests: self.counts.most,
             ..ReplayTotals::default()
         };
-        let parts = self.worker_cores.iter_mut().map(|core| &mut core.sink);
+        let parts = self.worker_cores.iter_mut().map(|core| &mut *core.sink);
         forward_recorded_sink_calls(parts, &[], &mut self.counts, sink);
         for core in &mut self.worker_cores {
             all.add_worker_totals(&core.totals);

@@ -5,7 +5,7 @@ use super::{EventLoop, WorkerAddress};
 use crate::sessions::NumberedSessionSource;
 use crate::worker::SimulatedWorker;
 
-impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
+impl<S: PositionedReplaySink + ?Sized, N: NumberedSessionSource> EventLoop<'_, S, N> {
     /// Synchronizes the data-parallel ranks of each worker whose engine has just advanced.
     pub(super) fn synchronize_lockstep_ranks(&mut self, pool: usize, due: &[WorkerAddress]) {
         let ranks = self.pools[pool].ranks;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use vllm_sim_engine::SimTime;
 
 use crate::outcome::{
-    AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestStatus, WorkerChange,
+    AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestOutcomeFacts, WorkerChange,
 };
 
 use super::report_position::{EventLoopPosition, PositionedReplaySink};
@@ -19,12 +19,6 @@ pub(super) struct ReplaySinkCallRecorder {
     calls: Vec<(EventLoopPosition, RecordedCall)>,
     gaps: Vec<(u64, u64)>,
     requests: Vec<RecordedOutcome>,
-    /// Values of the fields of a [`RequestOutcome`] that are equal for all requests and therefore
-    /// omitted in [`RecordedOutcome`].
-    ///
-    /// They are equal for all requests: independent workers have no prefill workers and no router
-    /// queue.
-    common_fields: Option<RequestOutcome<'static>>,
     tokens: Vec<SimTime>,
     admissions: Vec<AdmissionOutcome>,
     preemptions: Vec<u64>,
@@ -41,24 +35,12 @@ enum RecordedCall {
     Preempted,
 }
 
-/// Fields of a [`RequestOutcome`] that differ between requests, kept small for the CPU cache.
+/// Copy of a [`RequestOutcome`]; independent workers have no handoffs, errors or HTTP responses.
 #[derive(Debug)]
 struct RecordedOutcome {
-    session: u64,
-    number: u64,
-    turn: u32,
-    status: RequestStatus,
+    facts: RequestOutcomeFacts,
     session_id: Option<Arc<str>>,
     request_id: Option<Arc<str>>,
-    arrival: SimTime,
-    ended: SimTime,
-    first: Option<SimTime>,
-    second: Option<SimTime>,
-    last: Option<SimTime>,
-    input: u32,
-    requested: u32,
-    output: u32,
-    worker: Option<u32>,
     /// Ranges of the request's entries in the recorder's `tokens`, `admissions` and other lists.
     tokens: Range<u32>,
     admissions: Range<u32>,
@@ -93,7 +75,7 @@ impl ReplaySinkCallRecorder {
         match self.calls[call as usize].1 {
             RecordedCall::Request(at) => {
                 let found = &self.requests[at as usize];
-                found.session ^ found.ended.as_nanos() ^ u64::from(found.preempted.end)
+                found.facts.session ^ found.facts.ended.as_nanos() ^ u64::from(found.preempted.end)
             }
             RecordedCall::Gaps(_) | RecordedCall::Preempted => 0,
         }
@@ -122,30 +104,15 @@ impl ReplaySinkCallRecorder {
                     *number = self.preemption_numbers[*number as usize];
                 }
                 totals.in_flight -= 1;
-                let Some(common_fields) = &self.common_fields else {
-                    return;
-                };
                 sink.on_request_finished(&RequestOutcome {
-                    session: found.session,
-                    number: found.number,
-                    turn: found.turn,
-                    status: found.status,
+                    facts: found.facts,
                     session_id: found.session_id.as_ref(),
                     request_id: found.request_id.as_ref(),
-                    arrival: found.arrival,
-                    ended: found.ended,
-                    first: found.first,
-                    second: found.second,
-                    last: found.last,
-                    input: found.input,
-                    requested: found.requested,
-                    output: found.output,
-                    worker: found.worker,
                     tokens: slice_of_range(&self.tokens, &found.tokens),
                     admissions: slice_of_range(&self.admissions, &found.admissions),
                     preemptions: slice_of_range(&self.preemptions, &found.preemptions),
                     preempted: slice_of_range(&self.preempted, &found.preempted),
-                    ..*common_fields
+                    ..RequestOutcome::default()
                 });
             }
         }
@@ -164,23 +131,10 @@ fn slice_of_range<'a, T>(list: &'a [T], range: &Range<u32>) -> &'a [T] {
 
 impl ReplaySink for ReplaySinkCallRecorder {
     fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
-        self.common_fields.get_or_insert_with(|| outcome.outcome_without_lists());
         let recorded = RecordedOutcome {
-            session: outcome.session,
-            number: outcome.number,
-            turn: outcome.turn,
-            status: outcome.status,
+            facts: outcome.facts,
             session_id: outcome.session_id.cloned(),
             request_id: outcome.request_id.cloned(),
-            arrival: outcome.arrival,
-            ended: outcome.ended,
-            first: outcome.first,
-            second: outcome.second,
-            last: outcome.last,
-            input: outcome.input,
-            requested: outcome.requested,
-            output: outcome.output,
-            worker: outcome.worker,
             tokens: append_and_get_range(&mut self.tokens, outcome.tokens),
             admissions: append_and_get_range(&mut self.admissions, outcome.admissions),
             preemptions: append_and_get_range(&mut self.preemptions, outcome.preemptions),

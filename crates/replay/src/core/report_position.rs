@@ -23,22 +23,10 @@ impl EventLoopPosition {
     pub(super) fn sent_request_position(at: SimTime, round: u32, number: u64) -> Self {
         Self { at, round, sent: true, number }
     }
-
-    /// Returns the event-loop position of the report of a request that is unfinished at the end of
-    /// the replay.
-    pub(super) fn unfinished_request_position(number: u64) -> Self {
-        Self::sent_request_position(SimTime::MAX, 0, number)
-    }
-
-    /// Returns the event-loop position of the report of a worker's last steps, which follows the
-    /// reports of unfinished requests.
-    pub(super) fn last_worker_steps_position(worker: u32) -> Self {
-        Self::worker_step_position(SimTime::MAX, 1, worker)
-    }
 }
 
 /// Extends [`ReplaySink`] by a position in the event loop for each call.
-pub(super) trait PositionedReplaySink: ReplaySink + Sized {
+pub(super) trait PositionedReplaySink: ReplaySink {
     /// Sets the event-loop position of all sink calls that follow.
     fn set_position(&mut self, report_position: EventLoopPosition) {
         let _ = report_position;
@@ -47,4 +35,4 @@ pub(super) trait PositionedReplaySink: ReplaySink + Sized {
     fn count_preemption(&mut self) {}
 }
 
-impl PositionedReplaySink for &mut (dyn ReplaySink + '_) {}
+impl PositionedReplaySink for dyn ReplaySink + '_ {}

@@ -1,7 +1,7 @@
 //! Reports requests, token gaps and worker changes to the sink.
 
 use crate::disaggregation::PrefillHandoffOrder;
-use crate::outcome::{RequestOutcome, RequestStatus};
+use crate::outcome::{RequestOutcome, RequestOutcomeFacts, RequestStatus};
 use crate::pool::{DECODE_OR_UNIFIED_POOL_INDEX, PREFILL_POOL_INDEX};
 use crate::sessions::NumberedSessionSource;
 use vllm_sim_engine::SimTime;
@@ -9,7 +9,7 @@ use vllm_sim_engine::SimTime;
 use super::EventLoop;
 use super::report_position::{EventLoopPosition, PositionedReplaySink};
 
-impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
+impl<S: PositionedReplaySink + ?Sized, N: NumberedSessionSource> EventLoop<'_, S, N> {
     pub(super) fn report_ended_request(
         &mut self,
         slot: u32,
@@ -30,7 +30,7 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         if let Some(worker) = request.worker {
             let log = &mut self.pools[DECODE_OR_UNIFIED_POOL_INDEX].workers[worker as usize].log;
             if status == RequestStatus::Completed {
-                request.tokens.report_token_gaps(log, &mut self.sink);
+                request.tokens.report_token_gaps(log, self.sink);
             }
             second = request.tokens.token_times(log).nth(1);
             last = request.tokens.last_token_time(log);
@@ -38,36 +38,39 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
                 self.tokens.extend(request.tokens.token_times(log));
             }
         }
+        let pool = &self.pools[DECODE_OR_UNIFIED_POOL_INDEX];
         self.sink.on_request_finished(&RequestOutcome {
-            session: request.session,
+            facts: RequestOutcomeFacts {
+                session: request.session,
+                turn: request.turn,
+                number: request.number,
+                arrival: request.arrival,
+                sent: None,
+                dispatched: request.dispatched.filter(|_| request.queued_ns > 0),
+                ended,
+                status,
+                input: request.input,
+                requested: request.output,
+                output: request.tokens.output_token_count(),
+                first: request.first,
+                second,
+                last,
+                worker: request.worker.map(|at| self.first_worker + at),
+                prefill_worker: request.prefill_worker,
+                overlap: request.overlap,
+                best_overlap: request.best_overlap,
+                block_size: pool.block_size,
+                ranks: pool.ranks,
+                decode_first: self.handoffs.order == Some(PrefillHandoffOrder::DestinationFirst),
+                queued_ns: request.queued_ns,
+            },
             session_id,
-            turn: request.turn,
             request_id,
-            number: request.number,
-            arrival: request.arrival,
-            sent: None,
-            dispatched: request.dispatched.filter(|_| request.queued_ns > 0),
-            ended,
-            status,
-            input: request.input,
-            requested: request.output,
-            output: request.tokens.output_token_count(),
-            first: request.first,
-            second,
-            last,
             tokens: &self.tokens,
-            worker: request.worker.map(|at| self.first_worker + at),
-            prefill_worker: request.prefill_worker,
             admissions: &request.admissions,
             preemptions: &request.preemptions,
             preempted: &request.preempted,
             handoff: request.handoff,
-            overlap: request.overlap,
-            best_overlap: request.best_overlap,
-            block_size: self.pools[DECODE_OR_UNIFIED_POOL_INDEX].block_size,
-            ranks: self.pools[DECODE_OR_UNIFIED_POOL_INDEX].ranks,
-            decode_first: self.handoffs.order == Some(PrefillHandoffOrder::DestinationFirst),
-            queued_ns: request.queued_ns,
             error: (status == RequestStatus::Failed).then_some("the worker was lost"),
             reply: None,
         });
@@ -82,15 +85,23 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
             let over = self.requests.get(slot).over;
             let (at, status) = over.unwrap_or((end, RequestStatus::Incomplete));
             let number = self.requests.get(slot).number;
-            self.sink.set_position(EventLoopPosition::unfinished_request_position(number));
+            self.sink.set_position(EventLoopPosition::sent_request_position(
+                SimTime::MAX,
+                0,
+                number,
+            ));
             self.report_ended_request(slot, at, status);
         }
         for pool in [PREFILL_POOL_INDEX, DECODE_OR_UNIFIED_POOL_INDEX] {
             self.pools[pool].router.drop_block_index();
             for at in 0..self.pools[pool].workers.len() as u32 {
-                let report_position =
-                    EventLoopPosition::last_worker_steps_position(self.first_worker + at);
-                self.sink.set_position(report_position);
+                // The last steps of workers follow the unfinished requests.
+                let worker = self.first_worker + at;
+                self.sink.set_position(EventLoopPosition::worker_step_position(
+                    SimTime::MAX,
+                    1,
+                    worker,
+                ));
                 self.retire_worker((pool, at));
             }
         }

@@ -2,6 +2,7 @@ use crate::outcome::ReplaySink;
 use crate::sessions::{NumberedSessions, SessionQueue};
 use crate::settings::ReplaySettings;
 use crate::workload::WorkloadSource;
+use vllm_sim_engine::SimTime;
 
 use super::{EventLoop, ReplayError, ReplayTotals, parallel};
 
@@ -21,7 +22,7 @@ pub fn run_replay(
     }
     let sessions = SessionQueue::new(NumberedSessions::new(source), settings.pace)?;
     let mut core = EventLoop::new(settings, sessions, sink, 0)?;
-    core.run_to_end()?;
+    core.run_until(settings.limit.unwrap_or(SimTime::MAX))?;
     let end = settings.limit.filter(|_| core.in_flight > 0);
     let end = end.unwrap_or(core.now);
     core.report_unfinished_requests(end);

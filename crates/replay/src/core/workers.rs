@@ -12,7 +12,7 @@ use super::report_position::PositionedReplaySink;
 use super::{EventLoop, ReplayError, STEP_LOG_FLUSH_LEN, TimerEvent, WorkerAddress};
 use crate::sessions::NumberedSessionSource;
 
-impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
+impl<S: PositionedReplaySink + ?Sized, N: NumberedSessionSource> EventLoop<'_, S, N> {
     /// Reports the inter-token gaps of steps in a worker's log to which no request in flight
     /// refers.
     pub(super) fn flush_worker_step_log(&mut self, (pool, at): WorkerAddress) {
@@ -22,7 +22,7 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         let oldest = oldest.filter_map(|(_, request)| request.tokens.oldest_referenced_step());
         let next = worker.log.next_step_number();
         let upto = oldest.min().unwrap_or(next).min(next.saturating_sub(1));
-        worker.log.report_token_gaps_below_step(upto, &mut self.sink);
+        worker.log.report_token_gaps_below_step(upto, self.sink);
         worker.log_limit = STEP_LOG_FLUSH_LEN.max(2 * worker.log.len());
     }
 
@@ -67,7 +67,7 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
 
     pub(super) fn retire_worker(&mut self, (pool, at): WorkerAddress) {
         let log = &mut self.pools[pool].workers[at as usize].log;
-        log.report_token_gaps_below_step(u64::MAX, &mut self.sink);
+        log.report_token_gaps_below_step(u64::MAX, self.sink);
         let existed = self.pools[pool].remove_worker(at, self.now);
         match pool {
             PREFILL_POOL_INDEX => self.totals.prefill_worker_seconds += existed,
@@ -126,19 +126,9 @@ impl<S: PositionedReplaySink, N: NumberedSessionSource> EventLoop<'_, S, N> {
         }
         Ok(())
     }
-
-    pub(super) fn sample_workers(&mut self, at: SimTime) {
-        for sample in samples_of_pool(&self.pools, self.first_worker, at) {
-            self.sink.on_worker_sample(&sample);
-        }
-    }
-
-    pub(super) fn worker_samples(&self, at: SimTime) -> impl Iterator<Item = WorkerSample> {
-        samples_of_pool(&self.pools, self.first_worker, at)
-    }
 }
 
-fn samples_of_pool(
+pub(super) fn samples_of_pools(
     pools: &[WorkerPool],
     first_worker: u32,
     at: SimTime,

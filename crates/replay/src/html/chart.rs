@@ -68,11 +68,9 @@ pub struct LineChart<'a> {
     pub title: &'a str,
     /// Unit of the line chart's horizontal axis.
     pub x: &'a str,
-    /// Label of the line chart's vertical axis.
+    /// Label of the line chart's vertical axis; the axis of a label that begins with `%` ends at
+    /// 100, or for low percentages over time at the largest one.
     pub y: &'a str,
-    /// Lower and upper end of the vertical axis; `None` scales the axis from 0 to the largest
-    /// value.
-    pub y_range: Option<(f64, f64)>,
     /// Lines of the chart, each with an entry in the legend.
     pub lines: Vec<ChartLine>,
     /// Whether the chart's crosshair follows the vertical rather than the horizontal position of
@@ -80,7 +78,17 @@ pub struct LineChart<'a> {
     pub follows_y: bool,
 }
 
-impl LineChart<'_> {
+impl<'a> LineChart<'a> {
+    /// Creates a chart of values over time in seconds.
+    pub fn over_time(title: &'a str, y: &'a str, lines: Vec<ChartLine>) -> Self {
+        Self { title, x: "s", y, lines, follows_y: false }
+    }
+
+    /// Creates a chart of latency distributions: percentages over milliseconds.
+    pub fn of_latencies(title: &'a str, y: &'a str, lines: Vec<ChartLine>) -> Self {
+        Self { title, x: "ms", y, lines, follows_y: true }
+    }
+
     /// Appends the chart to `out` as an HTML figure.
     pub fn draw_line_chart(&self, out: &mut String) {
         let all = || self.lines.iter().flat_map(|line| &line.points);
@@ -130,12 +138,8 @@ impl LineChart<'_> {
         };
         let most_x = most(|p| p.0) * scale;
         let percent = if self.y.starts_with('%') { "%" } else { "" };
-        let y = match self.y_range {
-            Some((_, high)) if self.follows_y || most(|p| p.1) > LOW_PERCENTAGE => {
-                ChartAxis::axis_from_zero(high, percent)
-            }
-            _ => ChartAxis::axis_from_zero(most(|p| p.1), percent),
-        };
+        let ends_at_100 = percent == "%" && (self.follows_y || most(|p| p.1) > LOW_PERCENTAGE);
+        let y = ChartAxis::axis_from_zero(if ends_at_100 { 100.0 } else { most(|p| p.1) }, percent);
         let least = all().map(|p| p.0 * scale).filter(|x| *x > 0.0).fold(f64::INFINITY, f64::min);
         let x = match self.spans_magnitudes() && least < most_x {
             true => ChartAxis::logarithmic_axis((least, most_x), unit),
@@ -153,6 +157,14 @@ impl LineChart<'_> {
         });
         self.follows_y && least > 0.0 && most > LOG_AXIS_RATIO * least
     }
+}
+
+/// Returns the points of a distribution, from its evenly spaced quantiles: each quantile with the
+/// percentage of values up to it.
+pub fn distribution_points(quantiles: &[f64]) -> Vec<(f64, f64)> {
+    let last = quantiles.len().saturating_sub(1).max(1) as f64;
+    let points = quantiles.iter().enumerate();
+    points.map(|(i, value)| (*value, i as f64 * 100.0 / last)).collect()
 }
 
 /// Formats a number with five significant digits, for the page's script.

@@ -19,7 +19,7 @@ pub use blocks::{
     render_bar_chart, render_coloured_table, render_command_section, render_html_document,
     render_run_section, render_summary_tiles, render_table, render_table_notes,
 };
-pub use chart::{ChartLine, LineChart};
+pub use chart::{ChartLine, LineChart, distribution_points};
 pub use scatter::{ScatterChart, ScatterPoint};
 
 /// Maximum number of workers drawn as separate lines of a chart.
@@ -117,20 +117,10 @@ fn comparison_tiles(compared: &ReportComparison) -> Vec<SummaryTile> {
 /// Renders a chart of latency distributions: each line has a name and its evenly spaced quantiles,
 /// in ms.
 pub fn render_distribution_chart(title: &str, lines: &[(&str, Vec<f64>)]) -> String {
-    let lines = lines.iter().enumerate().map(|(colour, (name, curve))| {
-        let last = curve.len().saturating_sub(1).max(1) as f64;
-        let points = curve.iter().enumerate();
-        let points = points.map(|(i, ms)| (*ms, i as f64 * 100.0 / last));
-        ChartLine::new(name, points.collect(), colour)
-    });
-    let chart = LineChart {
-        title,
-        x: "ms",
-        y: "% of all",
-        y_range: Some((0.0, 100.0)),
-        lines: lines.collect(),
-        follows_y: true,
-    };
+    let lines = lines.iter().enumerate();
+    let lines =
+        lines.map(|(at, (name, curve))| ChartLine::new(name, distribution_points(curve), at));
+    let chart = LineChart::of_latencies(title, "% of all", lines.collect());
     let mut figure = String::new();
     chart.draw_line_chart(&mut figure);
     figure
@@ -213,11 +203,9 @@ fn latency_tile(
 fn push_distributions(body: &mut String, report: &ReplayReport) {
     body.push_str("<section><h2>Latency distributions</h2><div class=\"charts\">");
     for (name, curve) in &report.curves {
-        let last = curve.len().saturating_sub(1).max(1) as f64;
-        let points = curve.iter().enumerate();
-        let points = points.map(|(i, ms)| (*ms, i as f64 * 100.0 / last));
-        let mut points: Vec<(f64, f64)> = points.collect();
+        let mut points = distribution_points(curve);
         // A long tail would compress the rest of the chart.
+        let last = curve.len().saturating_sub(1).max(1) as f64;
         let at = |share: f64| curve.get((share * last) as usize).copied().unwrap_or(0.0);
         let cut = at(1.0) > 2.0 * at(0.99);
         if cut {
@@ -235,20 +223,14 @@ fn push_distributions(body: &mut String, report: &ReplayReport) {
             let bounds = vec![(bound, 0.0), (bound, 100.0)];
             lines.push(ChartLine::new("bound", bounds, 1));
         }
-        let chart = LineChart {
-            title: match *name {
-                "TTFT" => "Time to first token",
-                "ITL" => "Single gaps between tokens",
-                "TPOT" => "ITL of a request (its mean gap)",
-                _ => "Request latency",
-            },
-            x: "ms",
-            y: if cut { "% of all, without the highest 0.5 %" } else { "% of all" },
-            y_range: Some((0.0, 100.0)),
-            lines,
-            follows_y: true,
+        let title = match *name {
+            "TTFT" => "Time to first token",
+            "ITL" => "Single gaps between tokens",
+            "TPOT" => "ITL of a request (its mean gap)",
+            _ => "Request latency",
         };
-        chart.draw_line_chart(body);
+        let y = if cut { "% of all, without the highest 0.5 %" } else { "% of all" };
+        LineChart::of_latencies(title, y, lines).draw_line_chart(body);
     }
     body.push_str("</div></section>");
 }
@@ -259,46 +241,34 @@ fn service_charts(report: &ReplayReport) -> Vec<LineChart<'static>> {
     let mut charts = Vec::new();
     let attained = over.slo_attainment_percent();
     if attained.len() > 1 {
-        charts.push(LineChart {
-            title: "Good requests",
-            x: "s",
-            y: "% of the requests sent at that time",
-            y_range: Some((0.0, 100.0)),
-            lines: vec![ChartLine::new("good", attained, 0)],
-            follows_y: false,
-        });
+        charts.push(LineChart::over_time(
+            "Good requests",
+            "% of the requests sent at that time",
+            vec![ChartLine::new("good", attained, 0)],
+        ));
     }
     let reused = over.prefix_reuse_percent();
     if reused.len() > 1 && reused.iter().any(|(_, share)| *share > 0.0) {
-        charts.push(LineChart {
-            title: "Prefix cache",
-            x: "s",
-            y: "% of prompt tokens cached, by arrival time",
-            y_range: Some((0.0, 100.0)),
-            lines: vec![ChartLine::new("found", reused, 0)],
-            follows_y: false,
-        });
+        charts.push(LineChart::over_time(
+            "Prefix cache",
+            "% of prompt tokens cached, by arrival time",
+            vec![ChartLine::new("found", reused, 0)],
+        ));
     }
     if over.has_worker_changes() {
         let end = report.summary_number("duration_ms") / 1e3;
-        charts.push(LineChart {
-            title: "Serving workers",
-            x: "s",
-            y: "workers",
-            y_range: None,
-            lines: vec![ChartLine::new("workers", over.worker_count_over_time(end), 0)],
-            follows_y: false,
-        });
+        charts.push(LineChart::over_time(
+            "Serving workers",
+            "workers",
+            vec![ChartLine::new("workers", over.worker_count_over_time(end), 0)],
+        ));
         let cost = report.summary_number("cost");
         if cost > 0.0 {
-            charts.push(LineChart {
-                title: "Cumulative cost",
-                x: "s",
-                y: "in the unit of the price",
-                y_range: None,
-                lines: vec![ChartLine::new("cost", over.accumulated_cost(end, cost), 0)],
-                follows_y: false,
-            });
+            charts.push(LineChart::over_time(
+                "Cumulative cost",
+                "in the unit of the price",
+                vec![ChartLine::new("cost", over.accumulated_cost(end, cost), 0)],
+            ));
         }
     }
     charts
@@ -323,17 +293,14 @@ fn push_worker_charts(body: &mut String, tracks: &[WorkerSampleTrack]) {
     let over = |of: fn(&super::report::WorkerTimelinePoint) -> f64,
                 mean: bool|
      -> Vec<(f64, f64)> { chart::combine_worker_gauges(tracks, of, mean) };
-    let queue = LineChart {
-        title: "Requests",
-        x: "s",
-        y: "requests",
-        y_range: None,
-        lines: vec![
+    let queue = LineChart::over_time(
+        "Requests",
+        "requests",
+        vec![
             ChartLine::new("running", over(|p| p.running, false), 0),
             ChartLine::new("waiting", over(|p| p.waiting, false), 1),
         ],
-        follows_y: false,
-    };
+    );
     queue.draw_line_chart(body);
     let mut lines = vec![ChartLine::new("mean", over(|p| p.kv_usage * 100.0, true), 0)];
     if tracks.len() > 1 && tracks.len() <= MAX_WORKER_LINES {
@@ -343,36 +310,23 @@ fn push_worker_charts(body: &mut String, tracks: &[WorkerSampleTrack]) {
             ChartLine::new(&worker_track_name(track), points, i + 1)
         }));
     }
-    let usage = LineChart {
-        title: "KV cache in use",
-        x: "s",
-        y: "% of blocks",
-        y_range: Some((0.0, 100.0)),
-        lines,
-        follows_y: false,
-    };
+    let usage = LineChart::over_time("KV cache in use", "% of blocks", lines);
     usage.draw_line_chart(body);
     if tracks.iter().flat_map(|t| &t.points).any(|p| p.kv_blocks > 0.0) {
-        let blocks = LineChart {
-            title: "KV blocks in use",
-            x: "s",
-            y: "blocks of all workers",
-            y_range: None,
-            lines: vec![ChartLine::new("blocks", over(|p| p.kv_blocks, false), 0)],
-            follows_y: false,
-        };
+        let blocks = LineChart::over_time(
+            "KV blocks in use",
+            "blocks of all workers",
+            vec![ChartLine::new("blocks", over(|p| p.kv_blocks, false), 0)],
+        );
         blocks.draw_line_chart(body);
     }
     let preempted = over(|p| p.preemptions, false);
     if preempted.iter().any(|(_, count)| *count > 0.0) {
-        let preempted = LineChart {
-            title: "Preemptions",
-            x: "s",
-            y: "since the start",
-            y_range: None,
-            lines: vec![ChartLine::new("preemptions", preempted, 1)],
-            follows_y: false,
-        };
+        let preempted = LineChart::over_time(
+            "Preemptions",
+            "since the start",
+            vec![ChartLine::new("preemptions", preempted, 1)],
+        );
         preempted.draw_line_chart(body);
     }
 }

@@ -11,23 +11,23 @@ use crate::report::{RequestPhase, RequestWorkerSpan, SampledRequestSpans};
 /// The script receives, per worker, one list per request: its number, its start in microseconds,
 /// and pairs of a phase and its duration in microseconds.
 pub(super) fn draw_request_timeline(out: &mut String, spans: &SampledRequestSpans) {
-    if spans.sampled_request_spans().is_empty() {
+    if spans.kept.is_empty() {
         return;
     }
     let mut workers: BTreeMap<(PoolRole, u32), Vec<&RequestWorkerSpan>> = BTreeMap::new();
-    for span in spans.sampled_request_spans() {
+    for span in &spans.kept {
         let place = (span.pool, span.worker);
         workers.entry(place).or_default().push(span);
     }
     out.push_str("<section><h2>Requests</h2><figure class=\"requests\">");
     out.push_str("<figcaption>Phases of each request</figcaption><p class=\"none\">");
-    let _ = match spans.request_sampling_interval() {
-        1 => write!(out, "All {} requests. ", spans.total_request_count()),
+    let _ = match spans.one_of {
+        1 => write!(out, "All {} requests. ", spans.seen),
         n => write!(
             out,
             "One in {n} of the {} requests, sampled evenly by number: the chart has fewer rows \
              than all requests would need. ",
-            spans.total_request_count()
+            spans.seen
         ),
     };
     out.push_str(

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::lines::WorkloadLines;
+use super::lines::for_each_json_row;
 use super::loaded::{LoadedSessions, nanos_from_ms, sim_time_from_ms};
 use super::mooncake::hash_ids_to_token_runs;
 use super::options::{AgentRunOrder, WorkloadReadOptions};
@@ -50,27 +50,21 @@ pub(super) fn open_agentic_mooncake_traces(
     let mut nodes: Vec<AgentNode> = Vec::new();
     let mut plays: HashMap<String, u64> = HashMap::new();
     let mut block = options.trace_block_size;
-    for path in paths {
-        let mut lines = WorkloadLines::open_workload_file(path)?;
-        while lines.read_next_line()? {
-            let value: Value = serde_json::from_str(lines.current_line())
-                .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
-            let place = || lines.file_and_line();
-            let row = JsonRow::json_row_from_value(&value, &place)?;
-            if row.has_field("schema") {
-                block = parse_schema_header(&row)?;
-                continue;
-            }
-            let play = row.text_field("play_id")?.unwrap_or("");
-            let known = plays.len() as u64;
-            let scope = *plays.entry(play.to_owned()).or_insert(known);
-            // Rows without `play_id` share the scope of plain Mooncake rows.
-            let mut node = parse_agent_request(&row, block, scope, place())?;
-            let order = row.integer_field("source_play_ordinal")?.unwrap_or(0);
-            node.session.play = Some((order, play.into()));
-            nodes.push(node);
+    for_each_json_row(paths, |row, lines| {
+        if row.has_field("schema") {
+            block = parse_schema_header(row)?;
+            return Ok(());
         }
-    }
+        let play = row.text_field("play_id")?.unwrap_or("");
+        let known = plays.len() as u64;
+        let scope = *plays.entry(play.to_owned()).or_insert(known);
+        // Rows without `play_id` share the scope of plain Mooncake rows.
+        let mut node = parse_agent_request(row, block, scope, lines.file_and_line())?;
+        let order = row.integer_field("source_play_ordinal")?.unwrap_or(0);
+        node.session.play = Some((order, play.into()));
+        nodes.push(node);
+        Ok(())
+    })?;
     build_sessions(nodes, options.agent_order)
 }
 
@@ -98,8 +92,7 @@ fn parse_agent_request(
 ) -> Result<AgentNode, WorkloadError> {
     let request = row.text_field("request_id")?.filter(|id| !id.is_empty());
     let request = request.ok_or_else(|| row.missing_field_error("request_id"))?;
-    let ids =
-        row.integer_array_field("hash_ids")?.ok_or_else(|| row.missing_field_error("hash_ids"))?;
+    let ids = row.required(JsonRow::integer_array_field, "hash_ids")?;
     let input = row.prompt_length_field()?;
     let prompt = TurnPrompt::Whole(hash_ids_to_token_runs(row, &ids, input, block, scope)?);
     let output = row.required_token_count_field(&["output_length", "output_tokens"], 0)?;
@@ -133,12 +126,7 @@ fn parse_agent_request(
     Ok(AgentNode {
         place,
         request: request.to_owned(),
-        session: ClientSession {
-            id: row.text_field("session_id")?.map(Arc::from),
-            start: sim_time_from_ms(start_ms),
-            turns: vec![turn],
-            play: None,
-        },
+        session: ClientSession::new(row.text_field("session_id")?.map(Arc::from), vec![turn]),
         start_ms,
         after,
     })
@@ -261,10 +249,8 @@ fn build_sessions(
     let mut sessions = VecDeque::with_capacity(nodes.len());
     for &i in &order {
         let node = &mut nodes[i];
-        let mut session = std::mem::replace(
-            &mut node.session,
-            ClientSession { id: None, start: sim_time_from_ms(0.0), turns: Vec::new(), play: None },
-        );
+        let none = ClientSession::new(None, Vec::new());
+        let mut session = std::mem::replace(&mut node.session, none);
         session.start = sim_time_from_ms(start[i] - first);
         let after = node.after.drain(..).zip(&edges[i]);
         session.turns[0].after = after
@@ -297,27 +283,19 @@ pub(super) fn open_applied_compute_traces(
 ) -> Result<LoadedSessions, WorkloadError> {
     let mut sessions = VecDeque::new();
     let mut next = 0;
-    for path in paths {
-        let mut lines = WorkloadLines::open_workload_file(path)?;
-        while lines.read_next_line()? {
-            let value: Value = serde_json::from_str(lines.current_line())
-                .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
-            let place = || lines.file_and_line();
-            let row = JsonRow::json_row_from_value(&value, &place)?;
-            let group = match sharing.groups {
-                n if n > 0 && sharing.ratio > 0.0 => Some((lines.line_number() - 1) % u64::from(n)),
-                _ => None,
-            };
-            let turns = parse_applied_compute_turns(&row, sharing, group, &mut next)?;
-            sessions.push_back(ClientSession {
-                id: Some(format!("applied_compute_agentic_session_{}", lines.line_number()).into()),
-                start: sim_time_from_ms(0.0),
-                turns,
-                play: None,
-            });
-        }
-    }
-    Ok(LoadedSessions::from_ordered_sessions(sessions).without_start_times())
+    for_each_json_row(paths, |row, lines| {
+        let group = match sharing.groups {
+            n if n > 0 && sharing.ratio > 0.0 => Some((lines.line_number() - 1) % u64::from(n)),
+            _ => None,
+        };
+        let turns = parse_applied_compute_turns(row, sharing, group, &mut next)?;
+        let id = format!("applied_compute_agentic_session_{}", lines.line_number());
+        sessions.push_back(ClientSession::new(Some(id.into()), turns));
+        Ok(())
+    })?;
+    let mut sessions = LoadedSessions::from_ordered_sessions(sessions);
+    sessions.facts.has_no_start_times = true;
+    Ok(sessions)
 }
 
 fn parse_applied_compute_turns(
@@ -330,7 +308,7 @@ fn parse_applied_compute_turns(
     let first = row.required_token_count_field(&["input_prompt_length"], 1)?;
     let last = row.required_token_count_field(&["final_assistant_response_length"], 0)?;
     let list = |name: &str| {
-        let list = row.number_array_field(name)?.ok_or_else(|| row.missing_field_error(name))?;
+        let list = row.required(JsonRow::number_array_field, name)?;
         if list.len() == count {
             return Ok(list);
         }

@@ -176,13 +176,11 @@ pub(super) fn sessions_of_agent_runs(
                 turn
             });
             let turns = turns.collect();
-            sessions.push_back(ClientSession {
-                id: Some(agent.id.into()),
-                start,
-                turns,
-                play: Some(play.clone()),
-            });
+            let (id, play) = (Some(agent.id.into()), Some(play.clone()));
+            sessions.push_back(ClientSession { id, start, turns, play });
         }
     }
-    LoadedSessions::from_ordered_sessions(sessions).with_agent_runs()
+    let mut sessions = LoadedSessions::from_ordered_sessions(sessions);
+    sessions.facts.has_agent_runs = true;
+    sessions
 }

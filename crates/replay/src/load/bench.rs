@@ -197,9 +197,8 @@ pub(super) fn benchmark_workload(
         },
         _ => None,
     };
-    let ready = LoadedSessions::new(sessions, order).with_concurrency(closed);
-    match closed {
-        Some(_) => ready.without_start_times(),
-        None => ready,
-    }
+    let mut sessions = LoadedSessions::new(sessions, order);
+    sessions.facts.recorded_concurrency = closed;
+    sessions.facts.has_no_start_times = closed.is_some();
+    sessions
 }

@@ -10,7 +10,7 @@ use super::loaded::{
 };
 use crate::workload::{
     ClientSession, MAX_PROMPT_OR_OUTPUT_TOKENS, PromptTokenRun, SessionTurn, TurnPrompt,
-    WorkloadError, WorkloadSource,
+    WorkloadError, WorkloadFacts, WorkloadSource,
 };
 use vllm_sim_random::mix_u64_pair;
 
@@ -165,14 +165,21 @@ pub(super) fn open_csv_trace(
     let left_out_rows = rows.left_out;
     let mut rows = TraceRows::new(paths, table);
     if sorted || order == SessionOrder::AsListed {
-        return Ok(Box::new(CsvStream { rows, first_ms, sorted, requests: count, left_out_rows }));
+        let facts = WorkloadFacts {
+            is_single_turn: sorted,
+            max_requests: Some(count),
+            left_out_rows,
+            ..WorkloadFacts::default()
+        };
+        return Ok(Box::new(CsvStream { rows, first_ms, facts }));
     }
     let mut sessions = Vec::new();
     while let Some(row) = rows.next()? {
         sessions.push(row);
     }
-    let sessions = LoadedSessions::new(sessions, order);
-    Ok(Box::new(sessions.with_left_out_row_count(left_out_rows)))
+    let mut sessions = LoadedSessions::new(sessions, order);
+    sessions.facts.left_out_rows = left_out_rows;
+    Ok(Box::new(sessions))
 }
 
 /// Iterates over the rows of a public CSV trace as sessions, with their start times in ms.
@@ -245,9 +252,7 @@ impl TraceRows {
 struct CsvStream {
     rows: TraceRows,
     first_ms: f64,
-    sorted: bool,
-    requests: u64,
-    left_out_rows: u64,
+    facts: WorkloadFacts,
 }
 
 impl WorkloadSource for CsvStream {
@@ -259,28 +264,15 @@ impl WorkloadSource for CsvStream {
         Ok(Some(session))
     }
 
-    fn is_single_turn(&self) -> bool {
-        self.sorted
-    }
-
-    fn max_requests(&self) -> Option<u64> {
-        Some(self.requests)
-    }
-
-    fn left_out_rows(&self) -> u64 {
-        self.left_out_rows
+    fn facts(&self) -> WorkloadFacts {
+        self.facts
     }
 }
 
 /// Creates a session of one request whose prompt shares no tokens with others.
 pub(super) fn single_request_session(number: u64, input: u32, output: u32) -> ClientSession {
     let run = PromptTokenRun { id: mix_u64_pair(7, number), len: input, same: false };
-    ClientSession {
-        id: None,
-        start: sim_time_from_ms(0.0),
-        turns: vec![SessionTurn::new(TurnPrompt::Whole(vec![run]), output)],
-        play: None,
-    }
+    ClientSession::new(None, vec![SessionTurn::new(TurnPrompt::Whole(vec![run]), output)])
 }
 
 /// Parses a date `YYYY-MM-DD HH:MM:SS[.fraction][+HH:MM]` to milliseconds since 1970.

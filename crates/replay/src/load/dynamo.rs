@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use super::lines::WorkloadLines;
-use super::loaded::{LoadedSessions, SessionOrder, nanos_from_ms, sim_time_from_ms};
+use super::lines::for_each_json_row;
+use super::loaded::{LoadedSessions, SessionOrder, nanos_from_ms};
 use super::mooncake::hash_ids_to_token_runs;
 use super::row::JsonRow;
 use crate::workload::{ClientSession, SessionTurn, TurnPrompt, WorkloadError};
@@ -37,40 +37,33 @@ struct TracedRequest {
 pub(super) fn open_dynamo_traces(paths: &[PathBuf]) -> Result<LoadedSessions, WorkloadError> {
     let mut records = Vec::new();
     let mut block = None;
-    for path in paths {
-        let mut lines = WorkloadLines::open_workload_file(path)?;
-        while lines.read_next_line()? {
-            let value: Value = serde_json::from_str(lines.current_line())
-                .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
-            let place = || lines.file_and_line();
-            let row = JsonRow::json_row_from_value(&value, &place)?;
-            // Some sinks wrap the record in `event`.
-            let row = match row.has_field("schema") {
-                true => row,
-                false => {
-                    row.object_field("event")?.ok_or_else(|| row.missing_field_error("schema"))?
-                }
-            };
-            let schema = row.text_field("schema")?.unwrap_or_default();
-            if schema != DYNAMO_TRACE_SCHEMA {
-                return Err(
-                    row.row_error(format!("schema is {schema:?}, must be {DYNAMO_TRACE_SCHEMA:?}"))
-                );
+    for_each_json_row(paths, |row, _| {
+        // Some sinks wrap the record in `event`.
+        let event = match row.has_field("schema") {
+            true => None,
+            false => {
+                Some(row.object_field("event")?.ok_or_else(|| row.missing_field_error("schema"))?)
             }
-            if row.text_field("event_type")? != Some("request_end") {
-                continue;
-            }
-            let record = parse_traced_request(&row, &mut block)?;
-            let mixed = records.first().is_some_and(|first: &TracedRequest| {
-                first.session.is_some() != record.session.is_some()
-            });
-            if mixed {
-                let problem = "agent_context must be in every record or in none";
-                return Err(row.row_error(problem));
-            }
-            records.push(record);
+        };
+        let row = event.as_ref().unwrap_or(row);
+        let schema = row.text_field("schema")?.unwrap_or_default();
+        if schema != DYNAMO_TRACE_SCHEMA {
+            let problem = format!("schema is {schema:?}, must be {DYNAMO_TRACE_SCHEMA:?}");
+            return Err(row.row_error(problem));
         }
-    }
+        if row.text_field("event_type")? != Some("request_end") {
+            return Ok(());
+        }
+        let record = parse_traced_request(row, &mut block)?;
+        let mixed = records.first().is_some_and(|first: &TracedRequest| {
+            first.session.is_some() != record.session.is_some()
+        });
+        if mixed {
+            return Err(row.row_error("agent_context must be in every record or in none"));
+        }
+        records.push(record);
+        Ok(())
+    })?;
     Ok(LoadedSessions::new(build_sessions(records), SessionOrder::ByStart))
 }
 
@@ -78,7 +71,7 @@ fn parse_traced_request(
     row: &JsonRow<'_>,
     block: &mut Option<u32>,
 ) -> Result<TracedRequest, WorkloadError> {
-    let request = row.object_field("request")?.ok_or_else(|| row.missing_field_error("request"))?;
+    let request = row.required(JsonRow::object_field, "request")?;
     let replay = request.object_field("replay")?;
     let replay = replay.ok_or_else(|| row.missing_field_error("request.replay"))?;
     let size = replay.required_token_count_field(&["trace_block_size"], 1)?;
@@ -133,12 +126,7 @@ fn build_sessions(mut records: Vec<TracedRequest>) -> Vec<(f64, ClientSession)> 
         if let Some(id) = &record.session {
             known.insert(Arc::clone(id), (sessions.len(), record.ended_ms));
         }
-        let session = ClientSession {
-            id: record.session,
-            start: sim_time_from_ms(0.0),
-            turns: vec![record.turn],
-            play: None,
-        };
+        let session = ClientSession::new(record.session, vec![record.turn]);
         sessions.push((record.received_ms, session));
     }
     sessions

@@ -40,7 +40,7 @@ fn parse_lifecycle_request(row: &JsonRow<'_>) -> Result<Option<MeasuredRequest>,
     let start = start.ok_or_else(|| row.missing_field_error("start_time"))?;
     let end =
         row.number_field(&["end_time"])?.ok_or_else(|| row.missing_field_error("end_time"))?;
-    let info = row.object_field("info")?.ok_or_else(|| row.missing_field_error("info"))?;
+    let info = row.required(JsonRow::object_field, "info")?;
     let response = info.object_field("response_metrics")?;
     let asked = match info.object_field("request_metrics")? {
         Some(metrics) => metrics.object_field("text")?,
@@ -97,10 +97,8 @@ fn exact_output(row: &JsonRow<'_>) -> Option<u32> {
 
 fn parse_stage_summary(row: &JsonRow<'_>, name: String) -> Result<BenchRun, WorkloadError> {
     let mut run = BenchRun::new(name);
-    let load = row.object_field("load_summary")?;
-    let load = load.ok_or_else(|| row.missing_field_error("load_summary"))?;
-    let done =
-        row.object_field("successes")?.ok_or_else(|| row.missing_field_error("successes"))?;
+    let load = row.required(JsonRow::object_field, "load_summary")?;
+    let done = row.required(JsonRow::object_field, "successes")?;
     let count = done.required_token_count_field(&["count"], 1)?;
     let asked = load.positive_number_field(&["requested_rate", "rate"])?.filter(|rate| *rate > 0.0);
     if asked.is_none() && !load.has_field("send_duration") {
@@ -125,8 +123,7 @@ fn parse_stage_summary(row: &JsonRow<'_>, name: String) -> Result<BenchRun, Work
             ..MeasuredRequest::default()
         })
         .collect();
-    let latency = done.object_field("latency")?;
-    let latency = latency.ok_or_else(|| done.missing_field_error("latency"))?;
+    let latency = done.required(JsonRow::object_field, "latency")?;
     let ms = |name: &str, of: &[&str]| -> Result<Option<f64>, WorkloadError> {
         match latency.object_field(name)? {
             Some(values) => Ok(values.positive_number_field(of)?.map(|s| s * 1e3)),

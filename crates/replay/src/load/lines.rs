@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use flate2::bufread::MultiGzDecoder;
 use serde_json::Value;
 
+use super::row::JsonRow;
 use crate::workload::WorkloadError;
 
 /// Maximum length of a line of a workload file, in bytes, which bounds the memory for binary files.
@@ -116,6 +117,12 @@ impl WorkloadLines {
         })
     }
 
+    /// Parses the current line as JSON.
+    pub(super) fn parse_json_line(&self) -> Result<Value, WorkloadError> {
+        serde_json::from_str(self.current_line())
+            .map_err(|error| self.error_at_line(format!("is not JSON: {error}")))
+    }
+
     pub(super) fn current_line(&self) -> &str {
         self.line.trim()
     }
@@ -131,4 +138,20 @@ impl WorkloadLines {
     pub(super) fn error_at_line(&self, problem: impl Into<String>) -> WorkloadError {
         WorkloadError::Bad { place: self.file_and_line(), problem: problem.into() }
     }
+}
+
+/// Calls `each` for every line of the workload files, which must be a JSON object.
+pub(super) fn for_each_json_row(
+    paths: &[PathBuf],
+    mut each: impl FnMut(&JsonRow<'_>, &WorkloadLines) -> Result<(), WorkloadError>,
+) -> Result<(), WorkloadError> {
+    for path in paths {
+        let mut lines = WorkloadLines::open_workload_file(path)?;
+        while lines.read_next_line()? {
+            let value = lines.parse_json_line()?;
+            let place = || lines.file_and_line();
+            each(&JsonRow::json_row_from_value(&value, &place)?, &lines)?;
+        }
+    }
+    Ok(())
 }

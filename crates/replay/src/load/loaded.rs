@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use crate::workload::{ClientSession, WorkloadError, WorkloadSource};
+use crate::workload::{ClientSession, WorkloadError, WorkloadFacts, WorkloadSource};
 use vllm_sim_engine::SimTime;
 
 /// Order of the sessions of a workload file.
@@ -15,13 +15,8 @@ pub enum SessionOrder {
 
 pub(super) struct LoadedSessions {
     sessions: VecDeque<ClientSession>,
-    requests: u64,
-    dependencies: bool,
-    single_turn: bool,
-    untimed: bool,
-    concurrency: Option<u32>,
-    left_out_rows: u64,
-    agent_runs: bool,
+    /// Facts about the sessions; a reader adds those that only the file contains.
+    pub(super) facts: WorkloadFacts,
 }
 
 impl LoadedSessions {
@@ -41,40 +36,16 @@ impl LoadedSessions {
     }
 
     pub(super) fn from_ordered_sessions(sessions: VecDeque<ClientSession>) -> Self {
-        Self {
-            dependencies: sessions.iter().any(ClientSession::has_turn_dependencies),
-            single_turn: sessions.iter().all(|s| s.turns.len() == 1 && !s.has_turn_dependencies())
+        let has_dependencies = sessions.iter().any(ClientSession::has_turn_dependencies);
+        let facts = WorkloadFacts {
+            has_dependencies,
+            is_single_turn: !has_dependencies
+                && sessions.iter().all(|s| s.turns.len() == 1)
                 && sessions.iter().is_sorted_by_key(|s| s.start),
-            requests: sessions.iter().map(|s| s.turns.len() as u64).sum(),
-            sessions,
-            untimed: false,
-            concurrency: None,
-            left_out_rows: 0,
-            agent_runs: false,
-        }
-    }
-
-    pub(super) fn without_start_times(mut self) -> Self {
-        self.untimed = true;
-        self
-    }
-
-    pub(super) fn with_concurrency(mut self, concurrency: Option<u32>) -> Self {
-        self.concurrency = concurrency;
-        self
-    }
-
-    /// Marks the sessions as parts of agent runs. The sessions of a run follow one another in the
-    /// workload and start together.
-    pub(super) fn with_agent_runs(mut self) -> Self {
-        self.agent_runs = true;
-        self
-    }
-
-    /// Sets the number of rows of the trace that are left out of the workload.
-    pub(super) fn with_left_out_row_count(mut self, rows: u64) -> Self {
-        self.left_out_rows = rows;
-        self
+            max_requests: Some(sessions.iter().map(|s| s.turns.len() as u64).sum()),
+            ..WorkloadFacts::default()
+        };
+        Self { sessions, facts }
     }
 }
 
@@ -83,32 +54,8 @@ impl WorkloadSource for LoadedSessions {
         Ok(self.sessions.pop_front())
     }
 
-    fn has_dependencies(&self) -> bool {
-        self.dependencies
-    }
-
-    fn has_agent_runs(&self) -> bool {
-        self.agent_runs
-    }
-
-    fn is_single_turn(&self) -> bool {
-        self.single_turn
-    }
-
-    fn max_requests(&self) -> Option<u64> {
-        Some(self.requests)
-    }
-
-    fn has_no_start_times(&self) -> bool {
-        self.untimed
-    }
-
-    fn recorded_concurrency(&self) -> Option<u32> {
-        self.concurrency
-    }
-
-    fn left_out_rows(&self) -> u64 {
-        self.left_out_rows
+    fn facts(&self) -> WorkloadFacts {
+        self.facts
     }
 }
 

@@ -24,12 +24,13 @@ mod sharegpt;
 mod weka;
 mod weka_chains;
 
+use std::fmt::Display;
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::workload::{WorkloadError, WorkloadSource};
+use super::workload::{ClientSession, WorkloadError, WorkloadFacts, WorkloadSource};
 use agentic::SharedPrefixOptions;
 use csv::CsvTraceKind;
 use mooncake::MooncakeRowContent;
@@ -37,7 +38,6 @@ use mooncake::MooncakeRowContent;
 pub use bench::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
 pub use loaded::SessionOrder;
 pub use options::{AgentRunOrder, WorkloadFormat, WorkloadReadOptions};
-pub use sharegpt::TokenCounter;
 
 const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
 #[cfg(not(feature = "sqlite"))]
@@ -63,25 +63,21 @@ pub fn open_workload_files(
         format => format,
     };
     let order = options.session_order;
-    let rules = |content| mooncake::MooncakeParseRules {
-        block: match content {
+    let open_mooncake = |content| {
+        let block = match content {
             MooncakeRowContent::Bailian => mooncake::BAILIAN_BLOCK_TOKENS,
             _ => options.trace_block_size,
-        },
-        content,
-        order,
-        name_rows: options.name_rows,
+        };
+        let name_rows = options.name_rows;
+        let rules = mooncake::MooncakeParseRules { block, content, order, name_rows };
+        mooncake::open_mooncake_traces(paths, rules)
     };
     let source: Box<dyn WorkloadSource> = match format {
         WorkloadFormat::Auto | WorkloadFormat::Mooncake => {
-            mooncake::open_mooncake_traces(paths, rules(MooncakeRowContent::Whole))?
+            open_mooncake(MooncakeRowContent::Whole)?
         }
-        WorkloadFormat::MooncakeDelta => {
-            mooncake::open_mooncake_traces(paths, rules(MooncakeRowContent::Added))?
-        }
-        WorkloadFormat::Bailian => {
-            mooncake::open_mooncake_traces(paths, rules(MooncakeRowContent::Bailian))?
-        }
+        WorkloadFormat::MooncakeDelta => open_mooncake(MooncakeRowContent::Added)?,
+        WorkloadFormat::Bailian => open_mooncake(MooncakeRowContent::Bailian)?,
         WorkloadFormat::AgenticMooncake => {
             Box::new(agentic::open_agentic_mooncake_traces(paths, options)?)
         }
@@ -102,10 +98,10 @@ pub fn open_workload_files(
         WorkloadFormat::Recording => Box::new(recording::open_recorded_datasets(paths, options)?),
         #[cfg(not(feature = "sqlite"))]
         WorkloadFormat::Recording => {
-            return Err(file_error(&first.display().to_string(), NO_SQLITE));
+            return Err(file_error(first.display(), NO_SQLITE));
         }
         WorkloadFormat::ShareGpt => {
-            Box::new(sharegpt::open_sharegpt_conversations(paths, &options.count, options.limit)?)
+            Box::new(sharegpt::open_sharegpt_conversations(paths, options.limit)?)
         }
         WorkloadFormat::BurstGpt => csv::open_csv_trace(paths, CsvTraceKind::BurstGpt, order)?,
         WorkloadFormat::Azure => csv::open_csv_trace(paths, CsvTraceKind::Azure, order)?,
@@ -124,7 +120,9 @@ pub fn open_workload_files(
         }
     };
     Ok(match options.limit {
-        Some(left) if !source.has_agent_runs() => Box::new(RequestLimitedSource { source, left }),
+        Some(left) if !source.facts().has_agent_runs => {
+            Box::new(RequestLimitedSource { source, left })
+        }
         _ => source,
     })
 }
@@ -150,15 +148,15 @@ pub fn read_bench_runs(
         WorkloadFormat::Csv => Ok(vec![csv::read_measured_requests(path)?]),
         WorkloadFormat::Report => Ok(vec![results::read_replay_report(path)?]),
         _ => Err(file_error(
-            &path.display().to_string(),
+            path.display(),
             "has no measurements of vllm bench serve, guidellm, inference-perf, aiperf, \
              InferenceX or a CSV",
         )),
     }
 }
 
-fn file_error(place: &str, problem: &str) -> WorkloadError {
-    WorkloadError::Bad { place: place.to_owned(), problem: problem.to_owned() }
+fn file_error(place: impl Display, problem: &str) -> WorkloadError {
+    WorkloadError::Bad { place: place.to_string(), problem: problem.to_owned() }
 }
 
 /// Detects the format of a workload file from its first bytes.
@@ -176,16 +174,13 @@ pub fn detect_workload_format(path: &Path) -> Result<WorkloadFormat, WorkloadErr
     while head.iter().all(u8::is_ascii_whitespace) {
         head.clear();
         if reader.read_until(b'\n', &mut head).map_err(lines::io_error_of_file(path))? == 0 {
-            return Err(file_error(&path.display().to_string(), "is empty"));
+            return Err(file_error(path.display(), "is empty"));
         }
     }
     let line = String::from_utf8_lossy(&head).trim().to_owned();
     if let Ok(Value::Object(row)) = serde_json::from_str::<Value>(&line) {
         if weka::is_weka_request_without_run(&row) {
-            return Err(file_error(
-                &path.display().to_string(),
-                weka::WEKA_REQUEST_WITHOUT_RUN_ERROR,
-            ));
+            return Err(file_error(path.display(), weka::WEKA_REQUEST_WITHOUT_RUN_ERROR));
         }
         if let Some(format) = format_of_json_row(&row) {
             return Ok(format);
@@ -196,10 +191,7 @@ pub fn detect_workload_format(path: &Path) -> Result<WorkloadFormat, WorkloadErr
         let text = String::from_utf8_lossy(&head);
         let has = |key| text.contains(&format!("\"{key}\""));
         if !has("requests") && ["t", "in", "out", "hash_ids"].map(has) == [true; 4] {
-            return Err(file_error(
-                &path.display().to_string(),
-                weka::WEKA_REQUEST_WITHOUT_RUN_ERROR,
-            ));
+            return Err(file_error(path.display(), weka::WEKA_REQUEST_WITHOUT_RUN_ERROR));
         }
         let spans = has("spans") || has("span_id");
         let found = if has("resourceSpans") || (spans && text.contains("\"gen_ai.")) {
@@ -271,10 +263,7 @@ fn unknown_format_error(path: &Path) -> WorkloadError {
     let names: Vec<&str> =
         WorkloadFormat::NAMED_WORKLOAD_FORMATS.iter().skip(1).map(|(name, _)| *name).collect();
     let names = names.join(", ");
-    file_error(
-        &path.display().to_string(),
-        &format!("has none of the formats {names}; set the format"),
-    )
+    file_error(path.display(), &format!("has none of the formats {names}; set the format"))
 }
 
 struct RequestLimitedSource {
@@ -283,7 +272,7 @@ struct RequestLimitedSource {
 }
 
 impl WorkloadSource for RequestLimitedSource {
-    fn next_session(&mut self) -> Result<Option<super::workload::ClientSession>, WorkloadError> {
+    fn next_session(&mut self) -> Result<Option<ClientSession>, WorkloadError> {
         if self.left == 0 {
             return Ok(None);
         }
@@ -291,16 +280,12 @@ impl WorkloadSource for RequestLimitedSource {
         self.source.next_session()
     }
 
-    fn wrapped_source(&self) -> Option<&dyn WorkloadSource> {
-        Some(&*self.source)
-    }
-
-    fn max_requests(&self) -> Option<u64> {
-        let all = self.source.max_requests()?;
+    fn facts(&self) -> WorkloadFacts {
+        let mut facts = self.source.facts();
         // `left` counts sessions, each of which may have many requests.
-        Some(match self.source.is_single_turn() {
-            true => all.min(self.left),
-            false => all,
-        })
+        if facts.is_single_turn {
+            facts.max_requests = facts.max_requests.map(|all| all.min(self.left));
+        }
+        facts
     }
 }

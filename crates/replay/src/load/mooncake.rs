@@ -14,7 +14,7 @@ use super::loaded::{LoadedSessions, SessionOrder, nanos_from_ms, sim_time_from_m
 use super::row::JsonRow;
 use crate::workload::{
     ClientSession, MAX_PROMPT_OR_OUTPUT_TOKENS, PromptTokenRun, SessionTurn, TurnPrompt,
-    WorkloadError, WorkloadSource,
+    WorkloadError, WorkloadFacts, WorkloadSource,
 };
 use vllm_sim_random::mix_u64_pair;
 
@@ -63,21 +63,24 @@ pub(super) fn open_mooncake_traces(
     paths: &[PathBuf],
     rules: MooncakeParseRules,
 ) -> Result<Box<dyn WorkloadSource>, WorkloadError> {
-    let mut facts = MooncakeTraceSummary::new();
+    let mut trace = MooncakeTraceSummary::new();
     for_each_row(paths, rules, &mut |parsed, _| {
-        facts.add_row(&parsed);
+        trace.add_row(&parsed);
         Ok(())
     })?;
-    if facts.sessions || (rules.order == SessionOrder::ByStart && !facts.sorted) {
+    if trace.sessions || (rules.order == SessionOrder::ByStart && !trace.sorted) {
         return Ok(Box::new(load_sessions(paths, rules)?));
     }
     Ok(Box::new(MooncakeStream {
         paths: Vec::from(paths).into_iter(),
         lines: None,
         rules,
-        first_ms: facts.first_ms,
-        sorted: facts.sorted,
-        requests: facts.rows,
+        first_ms: trace.first_ms,
+        facts: WorkloadFacts {
+            is_single_turn: trace.sorted,
+            max_requests: Some(trace.rows),
+            ..WorkloadFacts::default()
+        },
     }))
 }
 
@@ -128,12 +131,10 @@ fn parse_row(
     lines: &WorkloadLines,
     rules: MooncakeParseRules,
 ) -> Result<MooncakeRow, WorkloadError> {
-    let value: Value = serde_json::from_str(lines.current_line())
-        .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
+    let value = lines.parse_json_line()?;
     let place = || lines.file_and_line();
     let row = JsonRow::json_row_from_value(&value, &place)?;
-    let ids =
-        row.integer_array_field("hash_ids")?.ok_or_else(|| row.missing_field_error("hash_ids"))?;
+    let ids = row.required(JsonRow::integer_array_field, "hash_ids")?;
     let input = row.prompt_length_field()?;
     let runs = hash_ids_to_token_runs(&row, &ids, input, rules.block, 0)?;
     let output = row.required_token_count_field(&["output_length", "output_tokens"], 0)?;
@@ -205,8 +206,7 @@ struct MooncakeStream {
     lines: Option<WorkloadLines>,
     rules: MooncakeParseRules,
     first_ms: f64,
-    sorted: bool,
-    requests: u64,
+    facts: WorkloadFacts,
 }
 
 impl WorkloadSource for MooncakeStream {
@@ -225,21 +225,14 @@ impl WorkloadSource for MooncakeStream {
             }
             let parsed = parse_row(lines, self.rules)?;
             let at_ms = parsed.stamp_ms.unwrap_or(0.0) - self.first_ms;
-            return Ok(Some(ClientSession {
-                id: None,
-                start: sim_time_from_ms(at_ms),
-                turns: vec![SessionTurn { prompt: TurnPrompt::Whole(parsed.runs), ..parsed.turn }],
-                play: None,
-            }));
+            let turn = SessionTurn { prompt: TurnPrompt::Whole(parsed.runs), ..parsed.turn };
+            let session = ClientSession::new(None, vec![turn]);
+            return Ok(Some(ClientSession { start: sim_time_from_ms(at_ms), ..session }));
         }
     }
 
-    fn is_single_turn(&self) -> bool {
-        self.sorted
-    }
-
-    fn max_requests(&self) -> Option<u64> {
-        Some(self.requests)
+    fn facts(&self) -> WorkloadFacts {
+        self.facts
     }
 }
 
@@ -261,13 +254,7 @@ fn load_sessions(
                 known.insert(Arc::clone(id), (sessions.len(), start_ms));
             }
             parsed.turn.prompt = TurnPrompt::Whole(parsed.runs);
-            let session = ClientSession {
-                id: parsed.session,
-                start: sim_time_from_ms(0.0),
-                turns: vec![parsed.turn],
-                play: None,
-            };
-            sessions.push((start_ms, session));
+            sessions.push((start_ms, ClientSession::new(parsed.session, vec![parsed.turn])));
             return Ok(());
         };
         let between = parsed.stamp_ms.map_or(0.0, |ms| (ms - *last_ms).max(0.0));

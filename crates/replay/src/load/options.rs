@@ -1,7 +1,6 @@
 use std::str::FromStr;
 
 use super::loaded::SessionOrder;
-use super::sharegpt::TokenCounter;
 
 /// Format of a workload file: a trace or a result of a load generator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -105,7 +104,7 @@ pub enum AgentRunOrder {
 }
 
 /// Options for reading workload files.
-#[derive(Clone)]
+#[derive(Debug, Clone)]
 pub struct WorkloadReadOptions {
     /// Format of the workload files.
     pub format: WorkloadFormat,
@@ -131,8 +130,6 @@ pub struct WorkloadReadOptions {
     pub agent_order: AgentRunOrder,
     /// Seed of random arrival times for result files without send times. Default 42.
     pub seed: u64,
-    /// Token counter for the texts of conversations. Default: one token per four bytes.
-    pub count: TokenCounter,
 }
 
 impl Default for WorkloadReadOptions {
@@ -147,16 +144,6 @@ impl Default for WorkloadReadOptions {
             name_rows: false,
             agent_order: AgentRunOrder::ByStart,
             seed: 42,
-            count: std::sync::Arc::new(|text| text.len().div_ceil(4) as u32),
         }
-    }
-}
-
-impl std::fmt::Debug for WorkloadReadOptions {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("LoadOptions")
-            .field("format", &self.format)
-            .field("trace_block_size", &self.trace_block_size)
-            .finish_non_exhaustive()
     }
 }

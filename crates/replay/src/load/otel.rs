@@ -51,7 +51,7 @@ pub(super) fn open_otel_traces(
             }
         }
     }
-    let mut contents = RecordedPromptTexts::new(options.count.clone());
+    let mut contents = RecordedPromptTexts::default();
     let (mut left_out, mut recorded) = (0, Vec::new());
     for (name, spans) in runs {
         left_out += spans.iter().filter(|span| span.kind == GenAiSpanKind::Unusable).count() as u64;
@@ -62,7 +62,9 @@ pub(super) fn open_otel_traces(
         let problem = "has no gen_ai span with gen_ai.usage.input_tokens and output_tokens";
         return Err(WorkloadError::Bad { place, problem: problem.to_owned() });
     }
-    Ok(sessions_of_agent_runs(recorded, options).with_left_out_row_count(left_out))
+    let mut sessions = sessions_of_agent_runs(recorded, options);
+    sessions.facts.left_out_rows = left_out;
+    Ok(sessions)
 }
 
 /// Tree of the spans of a recorded agent run.

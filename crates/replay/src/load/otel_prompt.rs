@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::otel_span::GenAiSpan;
-use super::sharegpt::TokenCounter;
+use super::sharegpt::estimated_token_count;
 use crate::workload::{PromptTokenRun, TurnPrompt};
 use vllm_sim_random::mix_u64_pair;
 
@@ -14,8 +14,8 @@ const TEXT_HASH_DOMAIN: u64 = 13;
 ///
 /// A prompt that continues the agent's previous one grows from it and from its output. Other
 /// prompts share the leading texts that an earlier prompt had.
+#[derive(Default)]
 pub(super) struct RecordedPromptTexts {
-    count: TokenCounter,
     /// Known prompt prefixes by the hash of their texts. Each has its length in tokens, and the
     /// token run that represents its last text.
     prefixes: HashMap<u64, (u32, PromptTokenRun)>,
@@ -30,10 +30,6 @@ struct PreviousCall {
 }
 
 impl RecordedPromptTexts {
-    pub(super) fn new(token_counter: TokenCounter) -> Self {
-        Self { count: token_counter, prefixes: HashMap::new(), previous: HashMap::new(), calls: 0 }
-    }
-
     /// Returns the prompt of an agent's next request.
     pub(super) fn prompt_of_call(&mut self, span: &GenAiSpan, agent: (&str, usize)) -> TurnPrompt {
         self.calls += 1;
@@ -80,7 +76,7 @@ impl RecordedPromptTexts {
             let rest = input - tokens;
             let len = match at + 1 == texts.len() {
                 true => rest,
-                false => (self.count)(&texts[at]).min(rest),
+                false => estimated_token_count(&texts[at]).min(rest),
             };
             tokens += len;
             let run = PromptTokenRun { id: *hash, len, same: false };

@@ -87,7 +87,7 @@ fn read_otlp_span(span: &Value, place: &str) -> Result<GenAiSpan, WorkloadError>
         Some((attribute["key"].as_str()?.to_owned(), plain_value(&attribute["value"])))
     });
     let attributes: Map<String, Value> = attributes.collect();
-    let run = row.text_field("traceId")?.ok_or_else(|| row.missing_field_error("traceId"))?;
+    let run = row.required(JsonRow::text_field, "traceId")?;
     let read = SpanFields {
         run,
         id: row.text_field("spanId")?,

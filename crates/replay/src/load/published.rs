@@ -5,7 +5,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use super::bench::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
-use super::lines::WorkloadLines;
+use super::lines::for_each_json_row;
 use super::row::JsonRow;
 use crate::workload::WorkloadError;
 use vllm_sim_random::{DrawRandom, RandomStreamPurpose, request_rng};
@@ -25,13 +25,12 @@ pub(super) fn is_inferencex_point(row: &serde_json::Map<String, Value>) -> bool 
 pub(super) fn read_aiperf_records(path: &Path) -> Result<BenchRun, WorkloadError> {
     let mut run = BenchRun::new(path.display().to_string());
     let mut first = None;
-    for_each_json_line(path, |value, place| {
-        let row = JsonRow::json_row_from_value(value, place)?;
-        let metadata = row.object_field("metadata")?;
-        let metadata = metadata.ok_or_else(|| row.missing_field_error("metadata"))?;
+    for_each_json_row(&[path.to_owned()], |row, _| {
+        let metadata = row.required(JsonRow::object_field, "metadata")?;
+        let is_cancelled = metadata.find_field(&["was_cancelled"]).is_some_and(|(_, v)| *v == true);
         let kept = metadata.text_field("benchmark_phase")? != Some("warmup")
-            && value["metadata"]["was_cancelled"].as_bool() != Some(true)
-            && value["error"].is_null();
+            && !is_cancelled
+            && !row.has_field("error");
         if kept {
             let start = metadata.integer_field::<i64>("request_start_ns")?;
             let start =
@@ -39,7 +38,7 @@ pub(super) fn read_aiperf_records(path: &Path) -> Result<BenchRun, WorkloadError
             // Nanoseconds since 1970 exceed the precision of a float.
             let since = start.saturating_sub(*first.get_or_insert(start));
             run.requests
-                .push(MeasuredRequest { at_ms: Some(since as f64 / 1e6), ..aiperf_request(&row)? });
+                .push(MeasuredRequest { at_ms: Some(since as f64 / 1e6), ..aiperf_request(row)? });
         }
         Ok(())
     })?;
@@ -48,8 +47,7 @@ pub(super) fn read_aiperf_records(path: &Path) -> Result<BenchRun, WorkloadError
 }
 
 fn aiperf_request(row: &JsonRow<'_>) -> Result<MeasuredRequest, WorkloadError> {
-    let metrics = row.object_field("metrics")?;
-    let metrics = metrics.ok_or_else(|| row.missing_field_error("metrics"))?;
+    let metrics = row.required(JsonRow::object_field, "metrics")?;
     let tokens = |names: [&str; 2]| -> Result<u32, WorkloadError> {
         for name in names {
             if let Some(metric) = metrics.object_field(name)? {
@@ -101,9 +99,10 @@ const MIN_LENGTH_FRACTION: f64 = 0.8;
 pub(super) fn read_inferencex_points(path: &Path) -> Result<Vec<BenchRun>, WorkloadError> {
     let mut runs = Vec::new();
     let mut first: Option<Vec<Value>> = None;
-    for_each_json_line(path, |value, place| {
-        let row = JsonRow::json_row_from_value(value, place)?;
-        let of: Vec<Value> = DEPLOYMENT_FIELDS.iter().map(|key| value[*key].clone()).collect();
+    for_each_json_row(&[path.to_owned()], |row, lines| {
+        let value = |key: &&str| row.find_field(&[*key]).map(|(_, value)| value.clone());
+        let of: Vec<Value> =
+            DEPLOYMENT_FIELDS.iter().map(|key| value(key).unwrap_or_default()).collect();
         let first = first.get_or_insert_with(|| of.clone());
         if let Some(i) = (0..of.len()).find(|i| of[*i] != first[*i]) {
             let problem = format!(
@@ -112,7 +111,7 @@ pub(super) fn read_inferencex_points(path: &Path) -> Result<Vec<BenchRun>, Workl
             );
             return Err(row.row_error(problem));
         }
-        runs.push(parse_inferencex_point(&row, place())?);
+        runs.push(parse_inferencex_point(row, lines.file_and_line())?);
         Ok(())
     })?;
     Ok(runs)
@@ -151,17 +150,4 @@ fn parse_inferencex_point(row: &JsonRow<'_>, name: String) -> Result<BenchRun, W
         ..LatencyStats::default()
     };
     Ok(run)
-}
-
-fn for_each_json_line(
-    path: &Path,
-    mut each: impl FnMut(&Value, &dyn Fn() -> String) -> Result<(), WorkloadError>,
-) -> Result<(), WorkloadError> {
-    let mut lines = WorkloadLines::open_workload_file(path)?;
-    while lines.read_next_line()? {
-        let value: Value = serde_json::from_str(lines.current_line())
-            .map_err(|error| lines.error_at_line(format!("is not JSON: {error}")))?;
-        each(&value, &|| lines.file_and_line())?;
-    }
-    Ok(())
 }

@@ -5,13 +5,13 @@
 //! session whose last prompt its own prompt extends. Files of earlier builds have no arrival times;
 //! each of their requests is a session.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OpenFlags, Row};
 use serde_json::Value;
 
-use super::loaded::{LoadedSessions, nanos_from_ms, sim_time_from_ms};
+use super::loaded::{LoadedSessions, nanos_from_ms};
 use super::options::WorkloadReadOptions;
 use crate::workload::{
     ClientSession, MAX_PROMPT_OR_OUTPUT_TOKENS, PromptTokenRun, SessionTurn, TurnPrompt,
@@ -54,18 +54,19 @@ pub(super) fn open_recorded_datasets(
         left_out += read;
     }
     left_out -= requests.len();
-    if requests.iter().any(|request| request.start_ms.is_none()) {
-        let sessions: VecDeque<_> =
-            requests.iter().map(|request| new_session(request, None)).collect();
-        return Ok(LoadedSessions::from_ordered_sessions(sessions)
-            .without_start_times()
-            .with_left_out_row_count(left_out as u64));
-    }
-    let start = |request: &RecordedRequest| request.start_ms.unwrap_or(0.0);
-    requests.sort_by(|a, b| start(a).total_cmp(&start(b)));
-    let sessions = SessionBuilder::default().build(&requests);
-    let sessions = LoadedSessions::new(sessions, options.session_order);
-    Ok(sessions.with_left_out_row_count(left_out as u64))
+    let is_undated = requests.iter().any(|request| request.start_ms.is_none());
+    let mut sessions = if is_undated {
+        let sessions = requests.iter().map(|request| new_session(request, None));
+        LoadedSessions::from_ordered_sessions(sessions.collect())
+    } else {
+        let start = |request: &RecordedRequest| request.start_ms.unwrap_or(0.0);
+        requests.sort_by(|a, b| start(a).total_cmp(&start(b)));
+        let sessions = SessionBuilder::default().build(&requests);
+        LoadedSessions::new(sessions, options.session_order)
+    };
+    sessions.facts.has_no_start_times = is_undated;
+    sessions.facts.left_out_rows = left_out as u64;
+    Ok(sessions)
 }
 
 fn read_requests(path: &Path) -> Result<Vec<RecordedRequest>, WorkloadError> {
@@ -210,12 +211,7 @@ impl SessionBuilder {
 }
 
 fn new_session(request: &RecordedRequest, id: Option<String>) -> ClientSession {
-    ClientSession {
-        id: id.map(Into::into),
-        start: sim_time_from_ms(0.0),
-        turns: vec![new_turn(request, None)],
-        play: None,
-    }
+    ClientSession::new(id.map(Into::into), vec![new_turn(request, None)])
 }
 
 /// Builds a turn. If the prompt begins with prompt and output of the request `last`, the turn has

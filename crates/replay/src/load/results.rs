@@ -36,9 +36,10 @@ pub(super) fn read_vllm_bench_result(path: &Path) -> Result<BenchRun, WorkloadEr
     let burstiness = row.positive_number_field(&["burstiness"])?.filter(|b| *b > 0.0);
     run.cap = row.token_count_field(&["max_concurrency"], 1)?;
     run.load = match (rate, run.cap) {
-        (Some(rate), _) => {
-            OfferedLoad::Drawn(ArrivalProcess::gamma_at_rate(rate, burstiness.unwrap_or(1.0)))
-        }
+        (Some(rate), _) => OfferedLoad::Drawn(ArrivalProcess::Gamma {
+            rate,
+            burstiness: burstiness.unwrap_or(1.0),
+        }),
         (None, Some(n)) => OfferedLoad::Closed(n),
         (None, None) => OfferedLoad::AtOnce,
     };
@@ -120,15 +121,13 @@ pub(super) fn read_guidellm_report(path: &Path) -> Result<Vec<BenchRun>, Workloa
     let value = read_json_file(path)?;
     let place = || path.display().to_string();
     let row = JsonRow::json_row_from_value(&value, &place)?;
-    let benchmarks = row.array_field("benchmarks")?;
-    let benchmarks = benchmarks.ok_or_else(|| row.missing_field_error("benchmarks"))?;
+    let benchmarks = row.required(JsonRow::array_field, "benchmarks")?;
     let mut runs = Vec::new();
     for (i, benchmark) in benchmarks.iter().enumerate() {
         let place = || format!("{}: benchmarks[{i}]", path.display());
         let row = JsonRow::json_row_from_value(benchmark, &place)?;
         let mut run = BenchRun::new(place());
-        let requests = row.object_field("requests")?;
-        let requests = requests.ok_or_else(|| row.missing_field_error("requests"))?;
+        let requests = row.required(JsonRow::object_field, "requests")?;
         let done = requests.array_field("successful")?;
         let kept = done.map_or(0, <[Value]>::len) as u64;
         let made = benchmark["metrics"]["request_totals"]["successful"].as_u64();
@@ -205,8 +204,7 @@ pub(super) fn read_replay_report(path: &Path) -> Result<BenchRun, WorkloadError>
     let value = read_json_file(path)?;
     let place = || path.display().to_string();
     let row = JsonRow::json_row_from_value(&value, &place)?;
-    let records = row.array_field("per_request")?;
-    let records = records.ok_or_else(|| row.missing_field_error("per_request"))?;
+    let records = row.required(JsonRow::array_field, "per_request")?;
     let mut run = BenchRun::new(place());
     for (i, record) in records.iter().enumerate() {
         let place = || format!("{}: per_request[{i}]", path.display());

@@ -1,3 +1,5 @@
+use std::fmt::Display;
+
 use serde_json::{Map, Value};
 
 use super::loaded::{TIME_OUT_OF_RANGE_TEXT, is_time_in_range};
@@ -31,7 +33,7 @@ impl<'a> JsonRow<'a> {
         WorkloadError::Bad { place: (self.place)(), problem: problem.into() }
     }
 
-    fn wrong_value_error(&self, name: &str, value: &Value, allowed: &str) -> WorkloadError {
+    fn wrong_value_error(&self, name: &str, value: &Value, allowed: impl Display) -> WorkloadError {
         self.row_error(format!("{name} is {}, must be {allowed}", shorten_for_error(value)))
     }
 
@@ -51,23 +53,58 @@ impl<'a> JsonRow<'a> {
         self.row_error(format!("{name} is missing"))
     }
 
+    /// Reads a field that must exist, with one of the readers of optional fields.
+    pub(super) fn required<T>(
+        &self,
+        read: impl Fn(&Self, &str) -> Result<Option<T>, WorkloadError>,
+        name: &str,
+    ) -> Result<T, WorkloadError> {
+        read(self, name)?.ok_or_else(|| self.missing_field_error(name))
+    }
+
+    /// Converts the first field of `names` that exists by `parse`, which returns `None` for a value
+    /// that is not `allowed`.
+    fn parse_field<T>(
+        &self,
+        names: &[&str],
+        allowed: impl Display,
+        parse: impl Fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, WorkloadError> {
+        let Some((name, value)) = self.find_field(names) else {
+            return Ok(None);
+        };
+        let wrong = || self.wrong_value_error(name, value, allowed);
+        parse(value).map(Some).ok_or_else(wrong)
+    }
+
+    /// Converts each entry of a list by `parse`, as [`Self::parse_field`] converts a field.
+    fn parse_array_field<T>(
+        &self,
+        name: &str,
+        allowed: &str,
+        parse: impl Fn(&Value) -> Option<T>,
+    ) -> Result<Option<Vec<T>>, WorkloadError> {
+        let Some(list) = self.array_field(name)? else {
+            return Ok(None);
+        };
+        let entries = list.iter().enumerate().map(|(i, value)| {
+            let wrong = || self.wrong_value_error(&format!("{name}[{i}]"), value, allowed);
+            parse(value).ok_or_else(wrong)
+        });
+        entries.collect::<Result<_, _>>().map(Some)
+    }
+
     /// Reads a number of tokens, at least `least`, from the first field of `names` that exists.
     pub(super) fn token_count_field(
         &self,
         names: &[&str],
         least: u32,
     ) -> Result<Option<u32>, WorkloadError> {
-        let Some((name, value)) = self.find_field(names) else {
-            return Ok(None);
-        };
-        as_whole_number(value)
-            .filter(|n| (u64::from(least)..=MAX_PROMPT_OR_OUTPUT_TOKENS).contains(n))
-            .map(|n| Some(n as u32))
-            .ok_or_else(|| {
-                let allowed =
-                    format!("a whole number from {least} to {MAX_PROMPT_OR_OUTPUT_TOKENS}");
-                self.wrong_value_error(name, value, &allowed)
-            })
+        let range = u64::from(least)..=MAX_PROMPT_OR_OUTPUT_TOKENS;
+        let allowed = format_args!("a whole number from {least} to {MAX_PROMPT_OR_OUTPUT_TOKENS}");
+        self.parse_field(names, allowed, |value| {
+            as_whole_number(value).filter(|n| range.contains(n)).map(|n| n as u32)
+        })
     }
 
     pub(super) fn required_token_count_field(
@@ -129,99 +166,54 @@ impl<'a> JsonRow<'a> {
     }
 
     pub(super) fn number_field(&self, names: &[&str]) -> Result<Option<f64>, WorkloadError> {
-        let Some((name, value)) = self.find_field(names) else {
-            return Ok(None);
-        };
-        value
-            .as_f64()
-            .filter(|n| n.is_finite())
-            .map(Some)
-            .ok_or_else(|| self.wrong_value_error(name, value, "a number"))
+        self.parse_field(names, "a number", |value| value.as_f64().filter(|n| n.is_finite()))
     }
 
     pub(super) fn positive_number_field(
         &self,
         names: &[&str],
     ) -> Result<Option<f64>, WorkloadError> {
-        let Some((name, value)) = self.find_field(names) else {
-            return Ok(None);
-        };
-        value
-            .as_f64()
-            .filter(|n| n.is_finite() && *n >= 0.0)
-            .map(Some)
-            .ok_or_else(|| self.wrong_value_error(name, value, "a number of 0 or more"))
+        self.parse_field(names, "a number of 0 or more", as_positive_number)
     }
 
     pub(super) fn integer_field<T: TryFrom<i64>>(
         &self,
         name: &str,
     ) -> Result<Option<T>, WorkloadError> {
-        let Some((name, value)) = self.find_field(&[name]) else {
-            return Ok(None);
-        };
-        value
-            .as_i64()
-            .and_then(|n| T::try_from(n).ok())
-            .map(Some)
-            .ok_or_else(|| self.wrong_value_error(name, value, "a whole number in range"))
+        self.parse_field(&[name], "a whole number in range", |value| {
+            T::try_from(value.as_i64()?).ok()
+        })
     }
 
     pub(super) fn text_field(&self, name: &str) -> Result<Option<&'a str>, WorkloadError> {
-        match self.find_field(&[name]) {
-            None => Ok(None),
-            Some((_, Value::String(text))) => Ok(Some(text)),
-            Some((_, value)) => Err(self.wrong_value_error(name, value, "a string")),
-        }
+        self.parse_field(&[name], "a string", Value::as_str)
     }
 
     pub(super) fn array_field(&self, name: &str) -> Result<Option<&'a [Value]>, WorkloadError> {
-        match self.find_field(&[name]) {
-            None => Ok(None),
-            Some((_, Value::Array(list))) => Ok(Some(list)),
-            Some((_, value)) => Err(self.wrong_value_error(name, value, "a list")),
-        }
+        self.parse_field(&[name], "a list", |value| value.as_array().map(Vec::as_slice))
     }
 
     pub(super) fn object_field(&self, name: &str) -> Result<Option<JsonRow<'a>>, WorkloadError> {
-        match self.find_field(&[name]) {
-            None => Ok(None),
-            Some((_, Value::Object(fields))) => Ok(Some(JsonRow { place: self.place, fields })),
-            Some((_, value)) => Err(self.wrong_value_error(name, value, "an object")),
-        }
+        let place = self.place;
+        self.parse_field(&[name], "an object", |value| {
+            value.as_object().map(|fields| JsonRow { place, fields })
+        })
     }
 
     pub(super) fn number_array_field(&self, name: &str) -> Result<Option<Vec<f64>>, WorkloadError> {
-        let Some(list) = self.array_field(name)? else {
-            return Ok(None);
-        };
-        let numbers = list.iter().enumerate().map(|(i, value)| {
-            value.as_f64().filter(|n| n.is_finite() && *n >= 0.0).ok_or_else(|| {
-                self.wrong_value_error(&format!("{name}[{i}]"), value, "a number of 0 or more")
-            })
-        });
-        numbers.collect::<Result<_, _>>().map(Some)
+        self.parse_array_field(name, "a number of 0 or more", as_positive_number)
     }
 
     pub(super) fn integer_array_field(
         &self,
         name: &str,
     ) -> Result<Option<Vec<u64>>, WorkloadError> {
-        let Some(list) = self.array_field(name)? else {
-            return Ok(None);
-        };
-        let ids = list.iter().enumerate().map(|(i, value)| {
-            let wrong = || {
-                self.wrong_value_error(
-                    &format!("{name}[{i}]"),
-                    value,
-                    "a whole number of 0 or more",
-                )
-            };
-            as_whole_number(value).ok_or_else(wrong)
-        });
-        ids.collect::<Result<_, _>>().map(Some)
+        self.parse_array_field(name, "a whole number of 0 or more", as_whole_number)
     }
+}
+
+fn as_positive_number(value: &Value) -> Option<f64> {
+    value.as_f64().filter(|n| n.is_finite() && *n >= 0.0)
 }
 
 /// Returns the JSON value as a whole number, also when written as `12.0`.

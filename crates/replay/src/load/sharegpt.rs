@@ -1,6 +1,6 @@
 //! Reads conversations in the JSON format of ShareGPT or of OpenAI's `messages`.
 //!
-//! The caller's token counter determines the lengths. There are no arrival times.
+//! Lengths are estimated from the texts. There are no arrival times.
 
 use std::collections::VecDeque;
 use std::path::PathBuf;
@@ -10,15 +10,17 @@ use serde::de::{SeqAccess, Visitor};
 use serde_json::Value;
 
 use super::lines;
-use super::loaded::{LoadedSessions, sim_time_from_ms};
+use super::loaded::LoadedSessions;
 use crate::workload::{
     ClientSession, MAX_PROMPT_OR_OUTPUT_TOKENS, PromptTokenRun, SessionTurn, TurnPrompt,
     WorkloadError,
 };
 use vllm_sim_random::mix_u64_pair;
 
-/// A function that returns the number of tokens in a text, such as a tokenizer's.
-pub type TokenCounter = std::sync::Arc<dyn Fn(&str) -> u32 + Send + Sync>;
+/// Estimates the number of tokens in a text: one per four bytes.
+pub(super) fn estimated_token_count(text: &str) -> u32 {
+    text.len().div_ceil(4) as u32
+}
 
 #[derive(Deserialize)]
 struct Conversation {
@@ -56,7 +58,6 @@ impl Message {
 /// a turn adds.
 pub(super) fn open_sharegpt_conversations(
     paths: &[PathBuf],
-    count: &TokenCounter,
     most: Option<u64>,
 ) -> Result<LoadedSessions, WorkloadError> {
     let mut sessions = VecDeque::new();
@@ -69,7 +70,7 @@ pub(super) fn open_sharegpt_conversations(
         };
         let mut reader = lines::open_maybe_gzip(path)?;
         let mut each = |item: Conversation| {
-            sessions.extend(build_session(item, sessions.len() as u64, count));
+            sessions.extend(build_session(item, sessions.len() as u64));
             !full(&sessions)
         };
         let first = loop {
@@ -97,7 +98,9 @@ pub(super) fn open_sharegpt_conversations(
             }
         }
     }
-    Ok(LoadedSessions::from_ordered_sessions(sessions).without_start_times())
+    let mut sessions = LoadedSessions::from_ordered_sessions(sessions);
+    sessions.facts.has_no_start_times = true;
+    Ok(sessions)
 }
 
 struct ConversationVisitor<'a>(&'a mut dyn FnMut(Conversation) -> bool);
@@ -118,10 +121,10 @@ impl<'de> Visitor<'de> for ConversationVisitor<'_> {
     }
 }
 
-fn build_session(item: Conversation, number: u64, count: &TokenCounter) -> Option<ClientSession> {
+fn build_session(item: Conversation, number: u64) -> Option<ClientSession> {
     let mut turns = Vec::new();
     let (mut said, mut runs) = (String::new(), Vec::new());
-    let tokens = |text: &str| count(text).min(MAX_PROMPT_OR_OUTPUT_TOKENS as u32);
+    let tokens = |text: &str| estimated_token_count(text).min(MAX_PROMPT_OR_OUTPUT_TOKENS as u32);
     for message in item.conversations.unwrap_or_default() {
         let text = message.text();
         if !message.is_by_model() {
@@ -155,10 +158,5 @@ fn build_session(item: Conversation, number: u64, count: &TokenCounter) -> Optio
         Some(Value::String(id)) => id,
         _ => format!("conversation-{number}"),
     };
-    (!turns.is_empty()).then(|| ClientSession {
-        id: Some(id.into()),
-        start: sim_time_from_ms(0.0),
-        turns,
-        play: None,
-    })
+    (!turns.is_empty()).then(|| ClientSession::new(Some(id.into()), turns))
 }

@@ -62,7 +62,9 @@ pub(super) fn open_weka_traces(
             runs.push(read_run(&document, &place, options.format, &mut counts)?);
         }
     }
-    Ok(sessions_of_agent_runs(runs, options).with_left_out_row_count(counts.left_out))
+    let mut sessions = sessions_of_agent_runs(runs, options);
+    sessions.facts.left_out_rows = counts.left_out;
+    Ok(sessions)
 }
 
 #[derive(Default)]
@@ -104,7 +106,7 @@ fn read_run(
         return Err(WorkloadError::Bad { place: place.to_owned(), problem });
     }
     let row = row?;
-    let id = row.text_field("id")?.ok_or_else(|| row.missing_field_error("id"))?;
+    let id = row.required(JsonRow::text_field, "id")?;
     counts.runs += 1;
     let scope = match row.text_field("hash_id_scope")? {
         Some("local") => counts.runs,
@@ -114,8 +116,7 @@ fn read_run(
             return Err(row.row_error(problem));
         }
     };
-    let requests = row.array_field("requests")?;
-    let requests = requests.ok_or_else(|| row.missing_field_error("requests"))?;
+    let requests = row.required(JsonRow::array_field, "requests")?;
     let mut reader = RunReader {
         id,
         block: row.required_token_count_field(&["block_size"], 1)?,
@@ -309,10 +310,8 @@ impl RunReader<'_> {
         parent: usize,
         (t, offset_ms): (f64, f64),
     ) -> Result<Vec<(usize, f64)>, WorkloadError> {
-        let name =
-            row.text_field("agent_id")?.ok_or_else(|| row.missing_field_error("agent_id"))?;
-        let list =
-            row.array_field("requests")?.ok_or_else(|| row.missing_field_error("requests"))?;
+        let name = row.required(JsonRow::text_field, "agent_id")?;
+        let list = row.required(JsonRow::array_field, "requests")?;
         let took_ms = row.positive_millis_field(&["duration_ms"])?;
         let background = row.text_field("status")? == Some("async_launched");
         let child = self.agents.len();

@@ -12,10 +12,11 @@ use super::pacer::RequestSendTimer;
 use super::prompt::{ChatHistory, PromptTextWriter};
 use super::target::{TargetServer, TurnIdentityHeaders};
 use crate::outcome::{
-    AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestStatus, WorkerSample,
+    AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestOutcomeFacts, RequestStatus,
+    WorkerSample,
 };
 use crate::workload::{
-    AgentRun, ClientSession, TurnDependency, TurnLifecycleEvent, WorkloadSource,
+    AgentRun, ClientSession, TurnDependency, TurnLifecycleEvent, WorkloadFacts, WorkloadSource,
 };
 use vllm_sim_engine::SimTime;
 
@@ -36,8 +37,7 @@ struct OnlineRun {
     unreported: Mutex<BTreeMap<u64, SentRequest>>,
     /// Send and end times of each session's turns, for workloads with dependencies.
     reached: Mutex<BTreeMap<u64, SessionTimes>>,
-    has_dependencies: bool,
-    has_agent_runs: bool,
+    facts: WorkloadFacts,
     /// Semaphore for limiting the sessions in flight or, in an open loop with dependencies, the
     /// requests in flight.
     places: Arc<Semaphore>,
@@ -73,37 +73,23 @@ enum SessionTaskEvent {
 
 #[derive(Clone)]
 struct SentRequest {
-    session: u64,
+    /// Numbers and times of the request, as far as they are known.
+    facts: RequestOutcomeFacts,
     session_id: Option<Arc<str>>,
-    turn: u32,
     request_id: Option<Arc<str>>,
-    number: u64,
-    planned: SimTime,
-    sent: SimTime,
-    target: u32,
-    requested: u32,
 }
 
 struct FinishedRequest {
     request: SentRequest,
-    status: RequestStatus,
-    ended: SimTime,
-    input: u32,
     tokens: Vec<SimTime>,
     result: GenerationResponse,
 }
 
 impl FinishedRequest {
     /// Creates the record of a request that was still in flight when the replay ended at `ended`.
-    fn unfinished(request: SentRequest, ended: SimTime) -> Self {
-        Self {
-            request,
-            status: RequestStatus::Incomplete,
-            ended,
-            input: 0,
-            tokens: Vec::new(),
-            result: GenerationResponse::default(),
-        }
+    fn unfinished(mut request: SentRequest, ended: SimTime) -> Self {
+        (request.facts.status, request.facts.ended) = (RequestStatus::Incomplete, ended);
+        Self { request, tokens: Vec::new(), result: GenerationResponse::default() }
     }
 }
 
@@ -119,6 +105,12 @@ impl OnlineRun {
 
     fn to_replay_time(&self, instant: Instant) -> SimTime {
         SimTime::ZERO + instant.saturating_duration_since(self.epoch)
+    }
+
+    /// Returns the facts about a request that was due at `due` and sent at `sent`.
+    fn sent_request_facts(&self, due: Instant, sent: Instant) -> RequestOutcomeFacts {
+        let (arrival, sent) = (self.to_replay_time(due), Some(self.to_replay_time(sent)));
+        RequestOutcomeFacts { arrival, sent, dispatched: sent, ranks: 1, ..Default::default() }
     }
 
     fn divide_by_speedup(&self, nanos: u64) -> Duration {
@@ -164,9 +156,10 @@ impl OnlineRun {
     /// Reports a request that has ended, and returns how much later than scheduled the request was
     /// sent.
     fn report_finished(&self, sink: &mut dyn ReplaySink, done: &FinishedRequest) -> Duration {
-        self.unreported.lock().remove(&done.request.number);
+        let facts = &done.request.facts;
+        self.unreported.lock().remove(&facts.number);
         report_finished_request(sink, done);
-        done.request.sent.duration_since(done.request.planned)
+        facts.sent.unwrap_or_default().duration_since(facts.arrival)
     }
 
     fn sample_targets(&self, sink: &mut dyn ReplaySink) {
@@ -220,8 +213,7 @@ pub(super) async fn send_workload(
         number: AtomicU64::new(0),
         unreported: Mutex::default(),
         reached: Mutex::new(BTreeMap::new()),
-        has_dependencies: source.has_dependencies(),
-        has_agent_runs: source.has_agent_runs(),
+        facts: source.facts(),
         places: Arc::new(Semaphore::new(places.min(options.max_in_flight) as usize)),
         moved: Notify::new(),
         out,
@@ -299,11 +291,11 @@ impl SessionStarter {
             let _ = timer.await;
             self.timer = None;
         }
-        if is_open && shared.has_dependencies {
+        if is_open && shared.facts.has_dependencies {
             return None;
         }
         let run = self.next.as_ref().and_then(|next| next.play.clone());
-        let run = run.filter(|_| shared.has_agent_runs && !is_open);
+        let run = run.filter(|_| shared.facts.has_agent_runs && !is_open);
         if let Some((last, place)) = &self.run
             && run.as_ref() == Some(last)
         {
@@ -368,7 +360,7 @@ async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSess
         let body = shared.writer.generation_request_body(turn, &mut history, follows).await;
         shared.pacer.sleep_until(planned).await;
         // The semaphore is never closed.
-        let place = match is_open && shared.has_dependencies {
+        let place = match is_open && shared.facts.has_dependencies {
             true => shared.places.acquire().await.ok(),
             false => None,
         };
@@ -383,15 +375,16 @@ async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSess
         // A closed loop sends as soon as possible, so the latency clock starts at the send.
         let due = if is_open { planned.min(sent) } else { sent };
         let request = SentRequest {
-            session: number,
+            facts: RequestOutcomeFacts {
+                session: number,
+                turn: n as u32,
+                number: order,
+                worker: Some(which as u32),
+                requested: turn.output,
+                ..shared.sent_request_facts(due, sent)
+            },
             session_id: session.id.clone(),
-            turn: n as u32,
             request_id: turn.request_id.clone(),
-            number: order,
-            planned: shared.to_replay_time(due),
-            sent: shared.to_replay_time(sent),
-            target: which as u32,
-            requested: turn.output,
         };
         shared.unreported.lock().insert(order, request.clone());
         let result = target
@@ -412,26 +405,29 @@ async fn send_session_turns(shared: &OnlineRun, number: u64, session: ClientSess
 
 fn finished_request(
     shared: &OnlineRun,
-    request: SentRequest,
+    mut request: SentRequest,
     result: GenerationResponse,
 ) -> FinishedRequest {
     let tokens: Vec<SimTime> = result.tokens.iter().map(|at| shared.to_replay_time(*at)).collect();
-    let last = tokens.last().filter(|_| result.error.is_none());
-    FinishedRequest {
-        request,
+    let last = tokens.last().copied();
+    request.facts = RequestOutcomeFacts {
         status: match result.error {
             Some(_) => RequestStatus::Failed,
             None => RequestStatus::Completed,
         },
-        ended: last.copied().unwrap_or_else(|| shared.replay_time()),
+        ended: last.filter(|_| result.error.is_none()).unwrap_or_else(|| shared.replay_time()),
         input: result.prompt_tokens.unwrap_or(0),
-        tokens,
-        result,
-    }
+        output: tokens.len() as u32,
+        first: tokens.first().copied(),
+        second: tokens.get(1).copied(),
+        last,
+        ..request.facts
+    };
+    FinishedRequest { request, tokens, result }
 }
 
 fn update_turn_times(shared: &OnlineRun, session: u64, change: impl FnOnce(&mut SessionTimes)) {
-    if !shared.has_dependencies {
+    if !shared.facts.has_dependencies {
         return;
     }
     change(shared.reached.lock().entry(session).or_default());
@@ -457,49 +453,26 @@ async fn wait_for_dependency(shared: &OnlineRun, dependency: &TurnDependency) ->
 }
 
 fn report_finished_request(sink: &mut dyn ReplaySink, done: &FinishedRequest) {
-    let (request, tokens) = (&done.request, &done.tokens);
+    let (SentRequest { facts, session_id, request_id }, tokens) = (&done.request, &done.tokens);
     let admission = AdmissionOutcome {
-        at: request.sent,
-        reused: done.result.reply.cached.unwrap_or(0).min(done.input),
+        at: facts.sent.unwrap_or_default(),
+        reused: done.result.reply.cached.unwrap_or(0).min(facts.input),
         host: None,
         again: false,
         pool: PoolRole::Serving,
     };
-    let is_complete = done.status == RequestStatus::Completed;
+    let is_complete = facts.status == RequestStatus::Completed;
     for pair in tokens.windows(2).filter(|_| is_complete) {
         sink.on_token_gaps(pair[1].as_nanos().saturating_sub(pair[0].as_nanos()), 1);
     }
     sink.on_request_finished(&RequestOutcome {
-        session: request.session,
-        session_id: request.session_id.as_ref(),
-        turn: request.turn,
-        request_id: request.request_id.as_ref(),
-        number: request.number,
-        arrival: request.planned,
-        sent: Some(request.sent),
-        dispatched: Some(request.sent),
-        ended: done.ended,
-        status: done.status,
-        input: done.input,
-        requested: request.requested,
-        output: tokens.len() as u32,
-        first: tokens.first().copied(),
-        second: tokens.get(1).copied(),
-        last: tokens.last().copied(),
+        facts: *facts,
+        session_id: session_id.as_ref(),
+        request_id: request_id.as_ref(),
         tokens: if sink.wants_token_times() { tokens } else { &[] },
-        worker: Some(request.target),
-        prefill_worker: None,
         admissions: &[admission],
-        preemptions: &[],
-        preempted: &[],
-        handoff: None,
-        overlap: 0,
-        best_overlap: None,
-        block_size: 0,
-        ranks: 1,
-        decode_first: false,
-        queued_ns: 0,
         error: done.result.error.as_deref(),
         reply: Some(&done.result.reply),
+        ..RequestOutcome::default()
     });
 }

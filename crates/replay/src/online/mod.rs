@@ -37,13 +37,6 @@ pub fn replay_over_http(
     if options.concurrency == Some(0) || options.max_in_flight == 0 {
         return Err(OnlineReplayError::Option("concurrency is 0, must be at least 1".to_owned()));
     }
-    if let Some((low, high)) = options.token_ids
-        && low >= high
-    {
-        return Err(OnlineReplayError::Option(format!(
-            "the range of token ids {low} to {high} is empty"
-        )));
-    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()

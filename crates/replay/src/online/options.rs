@@ -40,10 +40,6 @@ pub struct OnlineReplayOptions {
     pub timeout: Duration,
     /// Maximum duration of the replay over HTTP; requests in flight at its end count as incomplete.
     pub limit: Option<Duration>,
-    /// Range of token ids for prompts: the first, and one past the last.
-    ///
-    /// Default: the ids that `/tokenize` returns for common words, else 100 to 30,000.
-    pub token_ids: Option<(u32, u32)>,
     /// Seed of the random token ids in generated prompts.
     pub seed: u64,
     /// URL of the server whose `/tokenize` measures prompts. Default: the first target.
@@ -97,7 +93,6 @@ impl Default for OnlineReplayOptions {
             speedup: 1.0,
             timeout: Duration::from_secs(600),
             limit: None,
-            token_ids: None,
             seed: 42,
             tokenizer: None,
             identity: None,

@@ -1,7 +1,6 @@
 //! Wakes tasks at exact times from one thread, because tokio's timer has millisecond resolution.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,9 +20,10 @@ struct SendTimerShared {
 
 #[derive(Default)]
 struct TimerQueue {
-    due: BinaryHeap<Reverse<(Instant, usize)>>,
-    wakers: Vec<Option<oneshot::Sender<()>>>,
-    free: Vec<usize>,
+    /// Wakers of the waiting tasks, by time and number.
+    due: BTreeMap<(Instant, u64), oneshot::Sender<()>>,
+    /// Number of wakers so far, which orders wakers of equal times.
+    count: u64,
     is_over: bool,
 }
 
@@ -51,18 +51,10 @@ impl RequestSendTimer {
         }
         let (waker, ticket) = oneshot::channel();
         let mut waiting = self.0.waiting.lock();
-        let is_first = waiting.due.peek().is_none_or(|next| instant < next.0.0);
-        let place = match waiting.free.pop() {
-            Some(place) => {
-                waiting.wakers[place] = Some(waker);
-                place
-            }
-            None => {
-                waiting.wakers.push(Some(waker));
-                waiting.wakers.len() - 1
-            }
-        };
-        waiting.due.push(Reverse((instant, place)));
+        let is_first = waiting.due.keys().next().is_none_or(|(next, _)| instant < *next);
+        waiting.count += 1;
+        let number = waiting.count;
+        waiting.due.insert((instant, number), waker);
         drop(waiting);
         if is_first {
             self.0.changed.notify_one();
@@ -90,7 +82,7 @@ impl SendTimerShared {
         minimize_timer_slack();
         let mut waiting = self.waiting.lock();
         while !waiting.is_over {
-            let Some(&Reverse((instant, place))) = waiting.due.peek() else {
+            let Some(&(instant, _)) = waiting.due.keys().next() else {
                 self.changed.wait(&mut waiting);
                 continue;
             };
@@ -98,9 +90,7 @@ impl SendTimerShared {
                 self.changed.wait_until(&mut waiting, instant);
                 continue;
             }
-            waiting.due.pop();
-            waiting.free.push(place);
-            if let Some(waker) = waiting.wakers[place].take() {
+            if let Some((_, waker)) = waiting.due.pop_first() {
                 // The waiting task may be gone.
                 let _ = waker.send(());
             }

@@ -17,7 +17,7 @@ use vllm_sim_random::mix_u64_pair;
 /// Minimum number of distinct token ids from which prompts are drawn, so that the prompts differ
 /// enough.
 const MIN_TOKEN_IDS: usize = 16;
-const DEFAULT_TOKEN_ID_RANGE: (u32, u32) = (100, 30_000);
+const DEFAULT_TOKEN_IDS: std::ops::Range<u32> = 100..30_000;
 
 /// Short words, most of which are one token with a leading space;
 /// [`PromptTextWriter::calibrate_prompt_token_counts`] removes the others.
@@ -212,10 +212,6 @@ async fn accepted_token_ids(
     model: &str,
     options: &OnlineReplayOptions,
 ) -> Vec<u32> {
-    let range = |(low, high): (u32, u32)| (low..high).collect();
-    if let Some(given) = options.token_ids {
-        return range(given);
-    }
     let body = json!({"model": model, "prompt": PROMPT_WORDS, "add_special_tokens": false});
     let body = Bytes::from(body.to_string());
     let answer = target.request_json(Method::POST, "/tokenize", body, options.timeout).await;
@@ -227,6 +223,6 @@ async fn accepted_token_ids(
     ids.dedup();
     match ids.len() >= MIN_TOKEN_IDS {
         true => ids,
-        false => range(DEFAULT_TOKEN_ID_RANGE),
+        false => DEFAULT_TOKEN_IDS.collect(),
     }
 }

@@ -74,22 +74,6 @@ impl ReportComparison {
     }
 }
 
-/// Compares two replay reports (or their summaries); `names` are the headings of the columns.
-///
-/// # Errors
-/// Returns a message if a report has no summary.
-pub fn compare_two_reports(
-    a: &Value,
-    b: &Value,
-    names: (&str, &str),
-) -> Result<ReportComparison, String> {
-    let group = |report: &Value, name: &str| ReplayReportGroup {
-        name: name.to_owned(),
-        reports: vec![report.clone()],
-    };
-    compare_report_groups(&[group(a, names.0), group(b, names.1)])
-}
-
 /// Compares each group of replay reports with the first group.
 ///
 /// If all groups have several reports, differences have 95 % confidence intervals (Welch's t-test).

@@ -21,9 +21,7 @@ use super::outcome::{
 use super::sample_distribution::SampleDistribution;
 use vllm_sim_engine::SimTime;
 
-pub use compare::{
-    ReplayReportGroup, ReportComparison, compare_report_groups, compare_two_reports,
-};
+pub use compare::{ReplayReportGroup, ReportComparison, compare_report_groups};
 pub use over_time::ReportTimeSeries;
 use record::sim_time_ms;
 pub use record::{AdmissionRecord, RequestOutcomeRecord, RequestRecord};
@@ -72,7 +70,7 @@ impl LatencySlo {
 }
 
 /// Policy for how many request records a report keeps.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum KeptRequestRecords {
     /// The report keeps no request records.
     None,
@@ -80,13 +78,15 @@ pub enum KeptRequestRecords {
     /// none.
     Below(usize),
     /// The report keeps all request records.
+    #[default]
     All,
 }
 
 /// Choice of the samples of the metric `output_token_throughput_per_user`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PerUserRateSamples {
     /// One sample per request: the inverse of its mean gap between tokens, as in AIPerf.
+    #[default]
     PerRequest,
     /// Output tokens per second, with one sample for each nonzero gap between two tokens: the inverse
     /// of the gap, as in Dynamo's replay.
@@ -96,7 +96,7 @@ pub enum PerUserRateSamples {
 }
 
 /// Options of a [`ReportCollector`].
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Default)]
 pub struct ReportOptions {
     /// Latency bounds of the requests that count as goodput.
     pub slo: LatencySlo,
@@ -106,17 +106,6 @@ pub struct ReportOptions {
     pub drawn_requests: usize,
     /// Samples of tokens per second and user. Default [`PerUserRateSamples::PerRequest`].
     pub user_rate: PerUserRateSamples,
-}
-
-impl Default for ReportOptions {
-    fn default() -> Self {
-        Self {
-            slo: LatencySlo::default(),
-            records: KeptRequestRecords::All,
-            drawn_requests: 0,
-            user_rate: PerUserRateSamples::PerRequest,
-        }
-    }
 }
 
 /// Totals of a replay as a whole, which are not sums over its requests.
@@ -140,7 +129,7 @@ pub struct ReplayRunTotals {
 }
 
 /// Aggregates the outcomes of requests into a report.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct ReportCollector {
     options: ReportOptions,
     ended: u64,
@@ -175,7 +164,7 @@ pub struct ReportCollector {
     regret: Option<u64>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct SendTimes {
     lateness: SampleDistribution,
     ttft: SampleDistribution,
@@ -183,14 +172,6 @@ struct SendTimes {
 }
 
 impl SendTimes {
-    fn new() -> Self {
-        Self {
-            lateness: SampleDistribution::new(),
-            ttft: SampleDistribution::new(),
-            e2e: SampleDistribution::new(),
-        }
-    }
-
     fn add(&mut self, sent: SimTime, outcome: &RequestOutcome<'_>) {
         self.lateness.add_sample(sim_time_ms(sent) - sim_time_ms(outcome.arrival), 1);
         if outcome.status != RequestStatus::Completed {
@@ -208,37 +189,8 @@ impl SendTimes {
 impl ReportCollector {
     /// Creates a report collector without outcomes.
     pub fn new(options: ReportOptions) -> Self {
-        Self {
-            options,
-            ended: 0,
-            completed: 0,
-            rejected: 0,
-            incomplete: 0,
-            failed: 0,
-            input: 0,
-            output: 0,
-            last_end_ns: 0,
-            reused: 0,
-            first_reused: 0,
-            computed: 0,
-            good: (0, 0),
-            preemptions: 0,
-            queued_ns: 0,
-            ttft: SampleDistribution::new(),
-            ttst: SampleDistribution::new(),
-            tpot: SampleDistribution::new(),
-            e2e: SampleDistribution::new(),
-            gaps: SampleDistribution::new(),
-            rates: SampleDistribution::new(),
-            sending: None,
-            first_error: None,
-            kept: Vec::new(),
-            left_out: None,
-            timeline: WorkerTimeline::default(),
-            over_time: ReportTimeSeries::default(),
-            spans: SampledRequestSpans::new(options.drawn_requests),
-            regret: None,
-        }
+        let spans = SampledRequestSpans::new(options.drawn_requests);
+        Self { options, spans, ..Self::default() }
     }
 
     fn add_completed(&mut self, outcome: &RequestOutcome<'_>) {
@@ -288,7 +240,7 @@ impl ReportCollector {
     /// Builds the report of the replay from the collected outcomes.
     pub fn into_report(mut self, totals: &ReplayRunTotals) -> ReplayReport {
         // By arrival, then in the order of dispatch.
-        self.kept.sort_by_key(|kept| (kept.arrival, kept.request_number()));
+        self.kept.sort_by_key(|kept| (kept.facts.arrival, kept.facts.number));
         let summary = self.build_summary(totals);
         ReplayReport {
             curves: [
@@ -418,7 +370,7 @@ impl ReplaySink for ReportCollector {
     fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
         self.ended += 1;
         if let Some(sent) = outcome.sent {
-            let sending = self.sending.get_or_insert_with(|| Box::new(SendTimes::new()));
+            let sending = self.sending.get_or_insert_default();
             sending.add(sent, outcome);
         }
         let good = self.good.0;

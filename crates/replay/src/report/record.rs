@@ -6,71 +6,32 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::outcome::{
-    AdmissionOutcome, PoolRole, PrefillHandoffTimes, RequestOutcome, RequestStatus,
+    AdmissionOutcome, PoolRole, PrefillHandoffTimes, RequestOutcome, RequestOutcomeFacts,
+    RequestStatus,
 };
 use vllm_sim_engine::SimTime;
 
 /// Copy of a [`RequestOutcome`] without its token times.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RequestOutcomeRecord {
-    pub(super) session_id: Option<Arc<str>>,
-    pub(super) turn: u32,
+    pub(super) facts: RequestOutcomeFacts,
+    session_id: Option<Arc<str>>,
     request_id: Option<Arc<str>>,
-    number: u64,
-    pub(super) arrival: SimTime,
-    sent: Option<SimTime>,
-    dispatched: Option<SimTime>,
-    ended: SimTime,
-    pub(super) status: RequestStatus,
-    input: u32,
-    requested: u32,
-    output: u32,
-    first: Option<SimTime>,
-    second: Option<SimTime>,
-    last: Option<SimTime>,
-    worker: Option<u32>,
-    prefill_worker: Option<u32>,
     admissions: Box<[AdmissionOutcome]>,
     preemptions: Box<[u64]>,
     handoff: Option<Box<PrefillHandoffTimes>>,
-    overlap: u32,
-    best_overlap: Option<u32>,
-    block_size: u32,
-    ranks: u32,
-    decode_first: bool,
-    queued_ns: u64,
     error: Option<Box<str>>,
 }
 
 impl From<&RequestOutcome<'_>> for RequestOutcomeRecord {
     fn from(outcome: &RequestOutcome<'_>) -> Self {
         Self {
+            facts: outcome.facts,
             session_id: outcome.session_id.cloned(),
-            turn: outcome.turn,
             request_id: outcome.request_id.cloned(),
-            number: outcome.number,
-            arrival: outcome.arrival,
-            sent: outcome.sent,
-            dispatched: outcome.dispatched,
-            ended: outcome.ended,
-            status: outcome.status,
-            input: outcome.input,
-            requested: outcome.requested,
-            output: outcome.output,
-            first: outcome.first,
-            second: outcome.second,
-            last: outcome.last,
-            worker: outcome.worker,
-            prefill_worker: outcome.prefill_worker,
             admissions: outcome.admissions.into(),
             preemptions: outcome.preemptions.into(),
             handoff: outcome.handoff.map(Box::new),
-            overlap: outcome.overlap,
-            best_overlap: outcome.best_overlap,
-            block_size: outcome.block_size,
-            ranks: outcome.ranks,
-            decode_first: outcome.decode_first,
-            queued_ns: outcome.queued_ns,
             error: outcome.error.map(Into::into),
         }
     }
@@ -166,16 +127,12 @@ pub(super) fn sim_time_ms(at: SimTime) -> f64 {
 }
 
 impl RequestOutcomeRecord {
-    pub(super) fn request_number(&self) -> u64 {
-        self.number
-    }
-
     /// Builds the request's record in the report's JSON.
     pub fn to_request_record(&self) -> RequestRecord {
         let split = self.is_disaggregated();
-        let arrival = sim_time_ms(self.arrival);
-        let (first, last) = (self.first.map(sim_time_ms), self.last.map(sim_time_ms));
-        let gaps = self.output.saturating_sub(1);
+        let arrival = sim_time_ms(self.facts.arrival);
+        let (first, last) = (self.facts.first.map(sim_time_ms), self.facts.last.map(sim_time_ms));
+        let gaps = self.facts.output.saturating_sub(1);
         let span = last.zip(first).map(|(last, first)| last - first);
         let history = self.admission_records();
         let handoff = self.handoff.as_deref().copied().unwrap_or_default();
@@ -186,32 +143,37 @@ impl RequestOutcomeRecord {
         let tiers = self.admissions.first().and_then(AdmissionOutcome::gpu_and_host_cached_tokens);
         let uuid = match &self.request_id {
             Some(id) => id.to_string(),
-            None => numbered_uuid(self.number),
+            None => numbered_uuid(self.facts.number),
         };
         RequestRecord {
             uuid,
             session_id: self.session_id.clone(),
-            turn_index: self.session_id.as_ref().map(|_| self.turn),
+            turn_index: self.session_id.as_ref().map(|_| self.facts.turn),
             arrival_time_ms: arrival,
             // Dynamo reports it for agentic traces only.
             dispatched_at_ms: None,
             first_admit_ms: self.admissions.first().map(|a| sim_time_ms(a.at)),
             first_token_ms: first,
             last_token_ms: last,
-            terminal_time_ms: sim_time_ms(self.ended),
-            terminal_status: request_status_name(self.status),
+            terminal_time_ms: sim_time_ms(self.facts.ended),
+            terminal_status: request_status_name(self.facts.status),
             ttft_ms: first.map(|first| first - arrival),
-            ttst_ms: self.second.map(sim_time_ms).zip(first).map(|(second, first)| second - first),
+            ttst_ms: self
+                .facts
+                .second
+                .map(sim_time_ms)
+                .zip(first)
+                .map(|(second, first)| second - first),
             itl_ms: span.filter(|_| gaps > 0).map(|span| span / f64::from(gaps)),
             e2e_latency_ms: last.map(|last| last - arrival),
-            input_length: self.input,
-            requested_output_length: self.requested,
-            output_length: self.output,
+            input_length: self.facts.input,
+            requested_output_length: self.facts.requested,
+            output_length: self.facts.output,
             reused_input_tokens: reused.unwrap_or(0),
             first_admission_g1_reused_input_tokens: tiers.map(|(gpu, _)| gpu),
             first_admission_host_reused_input_tokens: tiers.map(|(_, host)| host),
-            prefill_worker_idx: self.prefill_worker,
-            decode_worker_idx: self.worker,
+            prefill_worker_idx: self.facts.prefill_worker,
+            decode_worker_idx: self.facts.worker,
             prefill_admit_ms: admitted(PoolRole::Prefill).map(|a| sim_time_ms(a.at)),
             decode_admit_ms: decode.map(|a| sim_time_ms(a.at)),
             source_held_ms: handoff.held.map(sim_time_ms),
@@ -219,24 +181,24 @@ impl RequestOutcomeRecord {
             destination_activated_ms: handoff.activated.map(sim_time_ms),
             source_released_ms: handoff.released.map(sim_time_ms),
             decode_reused_input_tokens: self.handoff.as_ref().map(|handoff| handoff.reused),
-            prefill_route_overlap_tokens: self.prefill_worker.map(|_| {
-                let tokens = self.overlap.saturating_mul(self.block_size);
-                tokens.min(self.input)
+            prefill_route_overlap_tokens: self.facts.prefill_worker.map(|_| {
+                let tokens = self.facts.overlap.saturating_mul(self.facts.block_size);
+                tokens.min(self.facts.input)
             }),
-            decode_route_overlap_tokens: self.worker.filter(|_| split).map(|_| 0),
+            decode_route_overlap_tokens: self.facts.worker.filter(|_| split).map(|_| 0),
             admission_count: history.len(),
             readmission_count: self.admissions.iter().filter(|a| a.again).count(),
             admission_history: history,
             routing_history: self.routing_json(),
             // References to pressure records, which a replay does not write.
             pressure_record_ordinals: Vec::new(),
-            sent_time_ms: self.sent.map(sim_time_ms),
+            sent_time_ms: self.facts.sent.map(sim_time_ms),
             error: self.error.clone(),
         }
     }
 
     fn is_disaggregated(&self) -> bool {
-        self.prefill_worker.is_some()
+        self.facts.prefill_worker.is_some()
     }
 
     fn admission_records(&self) -> Vec<AdmissionRecord> {
@@ -268,33 +230,33 @@ impl RequestOutcomeRecord {
         let one = |pool: &str, worker: u32| {
             // Decode workers are chosen immediately, whatever they have cached.
             let first = pool != "decode";
-            let waited = first && self.queued_ns > 0;
+            let waited = first && self.facts.queued_ns > 0;
             let best = match first {
-                true => self.best_overlap,
-                false => self.best_overlap.map(|_| 0),
+                true => self.facts.best_overlap,
+                false => self.facts.best_overlap.map(|_| 0),
             };
-            let found = if first { self.overlap } else { 0 };
+            let found = if first { self.facts.overlap } else { 0 };
             json!({
                 "pool": pool,
                 "outcome": if waited { "queued" } else { "immediate" },
-                "logical_worker_id": worker / self.ranks.max(1),
+                "logical_worker_id": worker / self.facts.ranks.max(1),
                 "scheduler_id": worker,
-                "dp_rank": worker % self.ranks.max(1),
-                "reported_overlap_tokens": found * self.block_size,
+                "dp_rank": worker % self.facts.ranks.max(1),
+                "reported_overlap_tokens": found * self.facts.block_size,
                 "selected_overlap_blocks": best.map(|_| found),
                 "best_available_overlap_blocks": best,
                 "overlap_regret_blocks": best.map(|best| best.saturating_sub(found)),
-                "queue_entered_at_ms": waited.then(|| sim_time_ms(self.arrival)),
-                "queue_wait_ms": if first { self.queued_ns as f64 / 1e6 } else { 0.0 },
-                "released_at_ms": self.dispatched.filter(|_| waited).map(sim_time_ms),
+                "queue_entered_at_ms": waited.then(|| sim_time_ms(self.facts.arrival)),
+                "queue_wait_ms": if first { self.facts.queued_ns as f64 / 1e6 } else { 0.0 },
+                "released_at_ms": self.facts.dispatched.filter(|_| waited).map(sim_time_ms),
                 "placement_replica_id": null,
             })
         };
         let mut routes = Vec::new();
-        routes.extend(self.prefill_worker.map(|worker| one("prefill", worker)));
+        routes.extend(self.facts.prefill_worker.map(|worker| one("prefill", worker)));
         let pool = if self.is_disaggregated() { "decode" } else { "agg" };
-        routes.extend(self.worker.map(|worker| one(pool, worker)));
-        if self.decode_first {
+        routes.extend(self.facts.worker.map(|worker| one(pool, worker)));
+        if self.facts.decode_first {
             routes.reverse();
         }
         Value::Array(routes)

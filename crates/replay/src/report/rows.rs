@@ -2,7 +2,6 @@
 
 use std::io::{self, Write};
 use std::path::Path;
-use std::str::FromStr;
 
 use crate::outcome::{ReplaySink, RequestOutcome};
 
@@ -23,21 +22,10 @@ impl RowFileFormat {
     /// # Errors
     /// Returns a message for an unknown extension.
     pub fn from_file_extension(path: &Path) -> Result<Self, String> {
-        let end = path.extension().and_then(|end| end.to_str());
-        end.unwrap_or_default()
-            .parse()
-            .map_err(|()| format!("{}: must end in .csv or .jsonl", path.display()))
-    }
-}
-
-impl FromStr for RowFileFormat {
-    type Err = ();
-
-    fn from_str(text: &str) -> Result<Self, ()> {
-        match text {
-            "csv" => Ok(Self::Csv),
-            "jsonl" | "ndjson" => Ok(Self::Jsonl),
-            _ => Err(()),
+        match path.extension().and_then(|end| end.to_str()) {
+            Some("csv") => Ok(Self::Csv),
+            Some("jsonl" | "ndjson") => Ok(Self::Jsonl),
+            _ => Err(format!("{}: must end in .csv or .jsonl", path.display())),
         }
     }
 }
@@ -116,12 +104,6 @@ fn quote_csv(text: &str) -> String {
     }
     let text = text.replace('"', "\"\"").replace(['\n', '\r'], " ");
     format!("\"{text}\"")
-}
-
-impl std::fmt::Debug for RequestRowWriter {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("RequestRowWriter").field("form", &self.form).finish_non_exhaustive()
-    }
 }
 
 impl ReplaySink for RequestRowWriter {

@@ -50,30 +50,17 @@ pub struct RequestWorkerSpan {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SampledRequestSpans {
     most: usize,
-    one_of: u64,
-    seen: u64,
-    kept: Vec<RequestWorkerSpan>,
+    /// Sampling interval `n`: one of every `n` requests is in the sample.
+    pub one_of: u64,
+    /// Number of all requests, of which [`Self::kept`] is a sample.
+    pub seen: u64,
+    /// Phases of the sampled requests.
+    pub kept: Vec<RequestWorkerSpan>,
 }
 
 impl SampledRequestSpans {
     pub(super) fn new(max_spans: usize) -> Self {
         Self { most: max_spans, one_of: 1, ..Self::default() }
-    }
-
-    /// Returns the phases of the sampled requests.
-    pub fn sampled_request_spans(&self) -> &[RequestWorkerSpan] {
-        &self.kept
-    }
-
-    /// Returns the number of all requests of which [`SampledRequestSpans::sampled_request_spans`]
-    /// returns a sample.
-    pub fn total_request_count(&self) -> u64 {
-        self.seen
-    }
-
-    /// Returns the sampling interval `n`: one of every `n` requests is kept.
-    pub fn request_sampling_interval(&self) -> u64 {
-        self.one_of
     }
 
     pub(super) fn add_request_spans(&mut self, outcome: &RequestOutcome<'_>) {
@@ -174,10 +161,7 @@ mod tests {
             spans.add_if_sampled(number, || vec![span]);
         }
         assert!((200..=500).contains(&spans.kept.len()));
-        assert_eq!(
-            (spans.total_request_count(), spans.request_sampling_interval()),
-            (100_000, 256)
-        );
+        assert_eq!((spans.seen, spans.one_of), (100_000, 256));
         let on_first = spans.kept.iter().filter(|span| span.worker == 0).count();
         assert!((20..120).contains(&on_first), "{on_first}");
     }

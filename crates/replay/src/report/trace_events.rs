@@ -157,9 +157,3 @@ impl<W: Write> ReplaySink for TraceEventWriter<W> {
         self.write_span((process, STEP_TRACK), "step", (step.begun, step.ended), args);
     }
 }
-
-impl<W> std::fmt::Debug for TraceEventWriter<W> {
-    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        out.debug_struct("TraceEventWriter").finish_non_exhaustive()
-    }
-}

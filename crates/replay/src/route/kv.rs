@@ -64,26 +64,6 @@ impl Default for KvAwareRouterConfig {
     }
 }
 
-impl KvAwareRouterConfig {
-    /// Returns the router configuration for a prefill pool, in which decode blocks do not count in
-    /// the cost.
-    pub(crate) fn config_for_prefill_pool(&self) -> Self {
-        Self { track_active_blocks: false, ..self.clone() }
-    }
-
-    /// Returns the router configuration for a decode pool, in which only load counts in the cost,
-    /// and blocks are not shared.
-    pub(crate) fn config_for_decode_pool(&self) -> Self {
-        Self {
-            overlap_score_credit: 0.0,
-            track_prefill_tokens: false,
-            assume_kv_reuse: false,
-            queue_threshold: None,
-            ..self.clone()
-        }
-    }
-}
-
 #[derive(Debug, Default)]
 pub(super) struct KvRouterState {
     workers: Vec<RoutedWorkerLoad>,

@@ -54,7 +54,17 @@ impl RouterConfig {
     pub fn prefill_and_decode_routers(&self) -> (Self, Self) {
         match self {
             Self::Kv(kv) => {
-                (Self::Kv(kv.config_for_prefill_pool()), Self::Kv(kv.config_for_decode_pool()))
+                // In the prefill pool, decode blocks do not count in the cost.
+                let prefill = KvAwareRouterConfig { track_active_blocks: false, ..kv.clone() };
+                // In the decode pool, only load counts, and blocks are not shared.
+                let decode = KvAwareRouterConfig {
+                    overlap_score_credit: 0.0,
+                    track_prefill_tokens: false,
+                    assume_kv_reuse: false,
+                    queue_threshold: None,
+                    ..kv.clone()
+                };
+                (Self::Kv(prefill), Self::Kv(decode))
             }
             other => (other.clone(), other.clone()),
         }
@@ -234,7 +244,7 @@ impl Router {
                     true => self.index.cached_prefix_blocks_by_worker(ask.full_prompt_block_keys()),
                     false => &[],
                 };
-                self.gauges.scrape_gauges_if_due(config, serving, now, gauges);
+                self.gauges.scrape_gauges_if_due(serving, now, gauges);
                 let scores = self.gauges.weighted_endpoint_scores(
                     config,
                     serving,

@@ -26,6 +26,11 @@ pub enum EndpointScorer {
     Lora,
 }
 
+/// Maximum number of LoRA adapters active on a worker, for [`EndpointScorer::Lora`].
+const MAX_ACTIVE_ADAPTERS: usize = 1;
+/// Scrape interval of the workers' queue and cache usage gauges.
+const SCRAPE_INTERVAL: Duration = Duration::from_millis(50);
+
 /// Configuration of llm-d's router, which selects the worker with the highest sum of weighted
 /// scores.
 #[derive(Debug, Clone, PartialEq)]
@@ -33,10 +38,6 @@ pub struct EndpointPickerConfig {
     /// Weight of each scorer; a missing scorer has weight 0. Default: queue 2, KV usage 2, prefix
     /// 3.
     pub weights: Vec<(EndpointScorer, f64)>,
-    /// Maximum number of LoRA adapters active on a worker, for [`EndpointScorer::Lora`]. Default 1.
-    pub max_loras: u32,
-    /// Scrape interval of the workers' queue and cache usage gauges. Default 50 ms.
-    pub scrape: Duration,
     /// Delay of KV events from the workers to the router. Default 0.
     pub event_lag: Duration,
 }
@@ -49,8 +50,6 @@ impl Default for EndpointPickerConfig {
                 (EndpointScorer::KvUsage, 2.0),
                 (EndpointScorer::Prefix, 3.0),
             ],
-            max_loras: 1,
-            scrape: Duration::from_millis(50),
             event_lag: Duration::ZERO,
         }
     }
@@ -76,13 +75,12 @@ pub(super) struct ScrapedGauges {
 impl ScrapedGauges {
     pub(super) fn scrape_gauges_if_due(
         &mut self,
-        config: &EndpointPickerConfig,
         serving: &[u32],
         now: SimTime,
         gauges: WorkerGauges<'_>,
     ) {
-        let fresh = self.at.is_some_and(|at| now.duration_since(at) < config.scrape);
-        if fresh && self.workers == serving.len() && !config.scrape.is_zero() {
+        let fresh = self.at.is_some_and(|at| now.duration_since(at) < SCRAPE_INTERVAL);
+        if fresh && self.workers == serving.len() {
             return;
         }
         (self.at, self.workers) = (Some(now), serving.len());
@@ -127,7 +125,7 @@ impl ScrapedGauges {
                     }
                     EndpointScorer::Session => affinity.session_affinity_score(ask, worker),
                     EndpointScorer::Lora => {
-                        affinity.lora_affinity_score(ask, worker, config.max_loras as usize)
+                        affinity.lora_affinity_score(ask, worker, MAX_ACTIVE_ADAPTERS)
                     }
                 };
                 sum += weight * score;

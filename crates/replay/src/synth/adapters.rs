@@ -1,6 +1,6 @@
 use std::sync::Arc;
 
-use crate::workload::{ClientSession, WorkloadError, WorkloadSource};
+use crate::workload::{ClientSession, WorkloadError, WorkloadFacts, WorkloadSource};
 use vllm_sim_random::mix_u64_pair;
 
 /// Assigns LoRA adapters to some sessions of another workload.
@@ -52,7 +52,7 @@ impl<S: WorkloadSource> WorkloadSource for LoraAdapterSource<S> {
         Ok(Some(session))
     }
 
-    fn wrapped_source(&self) -> Option<&dyn WorkloadSource> {
-        Some(&self.source)
+    fn facts(&self) -> WorkloadFacts {
+        self.source.facts()
     }
 }

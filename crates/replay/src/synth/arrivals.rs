@@ -1,7 +1,5 @@
 //! Generates the start times of sessions.
 
-use std::str::FromStr;
-
 use vllm_sim_random::std_rng::StdRng;
 use vllm_sim_random::{DrawRandom, RandomStreamPurpose, request_rng};
 
@@ -28,11 +26,6 @@ pub enum ArrivalProcess {
 }
 
 impl ArrivalProcess {
-    /// Creates gamma-distributed arrivals, which are Poisson arrivals at burstiness 1.
-    pub fn gamma_at_rate(sessions_per_second: f64, burstiness: f64) -> Self {
-        Self::Gamma { rate: sessions_per_second, burstiness }
-    }
-
     /// Checks that the arrival parameters are in range, and returns `self`.
     ///
     /// # Errors
@@ -84,36 +77,6 @@ impl ArrivalProcess {
             at_ms: 0.0,
             first: !first_gap,
         }
-    }
-}
-
-/// Parses `burst`, `interval:MS`, `constant:RATE`, `poisson:RATE` or `gamma:RATE:BURSTINESS`.
-impl FromStr for ArrivalProcess {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let mut parts = text.split(':');
-        let kind = parts.next().unwrap_or_default();
-        let numbers: Vec<f64> = parts
-            .map(|part| {
-                let parsed = part.trim().parse();
-                parsed.map_err(|_| format!("{part:?} in {text:?} is not a number"))
-            })
-            .collect::<Result<_, _>>()?;
-        let arrivals = match (kind, &numbers[..]) {
-            ("burst", []) => Self::Burst,
-            ("interval", [ms]) => Self::Interval(*ms),
-            ("constant", [rate]) => Self::Interval(1e3 / rate),
-            ("poisson", [rate]) => Self::Poisson(*rate),
-            ("gamma", [rate, burstiness]) => Self::Gamma { rate: *rate, burstiness: *burstiness },
-            _ => {
-                return Err(format!(
-                    "{text:?} is not known, must be burst, interval:MS, constant:RATE, \
-                     poisson:RATE or gamma:RATE:BURSTINESS"
-                ));
-            }
-        };
-        arrivals.check_arrival_parameters()
     }
 }
 
@@ -172,7 +135,7 @@ mod tests {
         for burstiness in [0.25, 1.0, 4.0] {
             let n = 20_000;
             let mut starts =
-                ArrivalProcess::gamma_at_rate(10.0, burstiness).session_start_times(7, n);
+                ArrivalProcess::Gamma { rate: 10.0, burstiness }.session_start_times(7, n);
             let at: Vec<f64> = (0..n).map(|_| starts.next_session_start_ms()).collect();
             let gaps: Vec<f64> = at.windows(2).map(|pair| pair[1] - pair[0]).collect();
             let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
@@ -182,14 +145,5 @@ mod tests {
             assert!((mean - 100.0).abs() < 0.1, "{mean}");
             assert!((spread - 1.0).abs() < 0.1, "{burstiness}: {spread}");
         }
-    }
-
-    #[test]
-    fn arrivals_parse_from_text() {
-        assert_eq!("poisson:12".parse(), Ok(ArrivalProcess::Poisson(12.0)));
-        assert_eq!("constant:4".parse(), Ok(ArrivalProcess::Interval(250.0)));
-        let error = "gamma:3:0".parse::<ArrivalProcess>().unwrap_err();
-        assert_eq!(error, "burstiness is 0, must be a number above 0");
-        assert!("soon".parse::<ArrivalProcess>().unwrap_err().contains("\"soon\""));
     }
 }

@@ -1,6 +1,6 @@
 use std::str::FromStr;
 
-use crate::workload::{ClientSession, WorkloadError, WorkloadSource};
+use crate::workload::{ClientSession, WorkloadError, WorkloadFacts, WorkloadSource};
 use vllm_sim_engine::SimTime;
 
 /// Factor of the request rate over time, linear between points.
@@ -89,8 +89,8 @@ impl<S: WorkloadSource> WorkloadSource for ArrivalRateCurveSource<S> {
         Ok(Some(session))
     }
 
-    fn wrapped_source(&self) -> Option<&dyn WorkloadSource> {
-        Some(&self.source)
+    fn facts(&self) -> WorkloadFacts {
+        self.source.facts()
     }
 }
 

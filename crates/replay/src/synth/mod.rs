@@ -9,7 +9,8 @@ mod curve;
 mod lengths;
 
 use crate::workload::{
-    AgentRun, ClientSession, PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError, WorkloadSource,
+    AgentRun, ClientSession, PromptTokenRun, SessionTurn, TurnPrompt, WorkloadError, WorkloadFacts,
+    WorkloadSource,
 };
 use vllm_sim_engine::SimTime;
 use vllm_sim_random::{DrawRandom, RandomStreamPurpose, mix_u64_pair, request_rng};
@@ -215,21 +216,18 @@ impl WorkloadSource for SyntheticSource {
             }
             turns.push(turn);
         }
-        Ok(Some(ClientSession {
-            id: (!plain).then(|| format!("session_{i}").into()),
-            start: SimTime::from_nanos(start),
-            turns,
-            play: None,
-        }))
+        let id = (!plain).then(|| format!("session_{i}").into());
+        let start = SimTime::from_nanos(start);
+        Ok(Some(ClientSession { start, ..ClientSession::new(id, turns) }))
     }
 
-    fn is_single_turn(&self) -> bool {
-        self.what.turns == TokenLengthDistribution::Constant(1)
-    }
-
-    fn max_requests(&self) -> Option<u64> {
-        let turns = self.what.turns.constant_tokens()?;
-        Some(self.what.sessions * u64::from(turns.max(1)))
+    fn facts(&self) -> WorkloadFacts {
+        let turns = self.what.turns.constant_tokens();
+        WorkloadFacts {
+            is_single_turn: turns == Some(1),
+            max_requests: turns.map(|turns| self.what.sessions * u64::from(turns.max(1))),
+            ..WorkloadFacts::default()
+        }
     }
 }
 
@@ -264,15 +262,8 @@ impl<S: WorkloadSource> WorkloadSource for RescheduledSource<S> {
         Ok(Some(session))
     }
 
-    fn wrapped_source(&self) -> Option<&dyn WorkloadSource> {
-        Some(&self.source)
-    }
-
-    fn has_no_start_times(&self) -> bool {
-        false
-    }
-
-    fn recorded_concurrency(&self) -> Option<u32> {
-        None
+    fn facts(&self) -> WorkloadFacts {
+        let source = self.source.facts();
+        WorkloadFacts { has_no_start_times: false, recorded_concurrency: None, ..source }
     }
 }

@@ -37,7 +37,7 @@ fn report(sessions: u64, workers: u32) -> ReplayReport {
         sessions,
         input: "lognormal:700:500".parse().expect("is known"),
         output: TokenLengthDistribution::Uniform(50, 300),
-        arrivals: ArrivalProcess::gamma_at_rate(30.0, 0.4),
+        arrivals: ArrivalProcess::Gamma { rate: 30.0, burstiness: 0.4 },
         shared_prefix_ratio: 0.3,
         prefix_groups: 8,
         ..SyntheticWorkload::default()
@@ -102,8 +102,8 @@ fn a_page_is_self_contained_and_shows_the_run() {
     }
     // Four distributions, good requests, prefix reuse, four timelines, three heat maps.
     assert_eq!(html.matches("<svg").count(), 13);
-    let spans = report.spans.sampled_request_spans();
-    assert_eq!((spans.len(), report.spans.request_sampling_interval()), (600, 1));
+    let spans = &report.spans.kept;
+    assert_eq!((spans.len(), report.spans.one_of), (600, 1));
     assert!(html.contains("All 600 requests") && html.contains("[\"worker 3\","));
     for (name, phase) in RequestPhase::NAMED_REQUEST_PHASES {
         let seen = spans.iter().any(|span| span.phases.iter().any(|(_, p)| *p == phase));

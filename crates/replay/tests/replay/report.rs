@@ -7,11 +7,13 @@ use serde_json::{Value, json};
 use vllm_sim_engine::SimTime;
 use vllm_sim_replay::load::{self, WorkloadFormat};
 use vllm_sim_replay::outcome::{
-    AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestStatus, WorkerSample,
+    AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestOutcomeFacts, RequestStatus,
+    WorkerSample,
 };
 use vllm_sim_replay::report::{
-    KeptRequestRecords, LatencySlo, PerUserRateSamples, ReplayReport, ReplayRunTotals,
-    ReportCollector, ReportOptions, RequestRowWriter, RowFileFormat, compare_two_reports,
+    KeptRequestRecords, LatencySlo, PerUserRateSamples, ReplayReport, ReplayReportGroup,
+    ReplayRunTotals, ReportCollector, ReportOptions, RequestRowWriter, RowFileFormat,
+    compare_report_groups,
 };
 
 fn at(ms: u64) -> SimTime {
@@ -34,37 +36,24 @@ fn end(
         pool: PoolRole::Serving,
     }];
     sink.on_request_finished(&RequestOutcome {
-        session: number,
-        session_id: None,
-        turn: 0,
-        request_id: None,
-        number,
-        arrival: at(arrival),
-        sent: None,
-        dispatched: None,
-        ended: at(tokens.last().copied().unwrap_or(arrival)),
-        status,
-        input: 64,
-        requested: tokens.len() as u32,
-        output: tokens.len() as u32,
-        first: tokens.first().map(|ms| at(*ms)),
-        second: tokens.get(1).map(|ms| at(*ms)),
-        last: tokens.last().map(|ms| at(*ms)),
-        tokens: &[],
-        worker: Some(number as u32 % 2),
-        prefill_worker: None,
+        facts: RequestOutcomeFacts {
+            session: number,
+            number,
+            arrival: at(arrival),
+            ended: at(tokens.last().copied().unwrap_or(arrival)),
+            status,
+            input: 64,
+            requested: tokens.len() as u32,
+            output: tokens.len() as u32,
+            first: tokens.first().map(|ms| at(*ms)),
+            second: tokens.get(1).map(|ms| at(*ms)),
+            last: tokens.last().map(|ms| at(*ms)),
+            worker: Some(number as u32 % 2),
+            ..RequestOutcomeFacts::default()
+        },
         admissions: &admissions,
-        preemptions: &[],
-        preempted: &[],
-        handoff: None,
-        overlap: 0,
-        best_overlap: None,
-        block_size: 0,
-        reply: None,
-        ranks: 1,
-        decode_first: false,
-        queued_ns: 0,
         error: (status == RequestStatus::Failed).then_some("went, \"away\""),
+        ..RequestOutcome::default()
     });
     for pair in tokens.windows(2) {
         sink.on_token_gaps((pair[1] - pair[0]) * 1_000_000, 1);
@@ -261,9 +250,14 @@ fn comparison_lists_each_metric_change() {
     let mut other = report.clone();
     other["summary"]["mean_ttft_ms"] = json!(70.0);
     other["summary"]["request_throughput_rps"] = json!(22.222);
-    let table = compare_two_reports(&report, &other, ("a.json", "b.json"))
-        .expect("are reports")
-        .render_comparison_table();
+    let compare = |other: &Value| {
+        let group = |name: &str, report: &Value| ReplayReportGroup {
+            name: name.to_owned(),
+            reports: vec![report.clone()],
+        };
+        compare_report_groups(&[group("a.json", &report), group("b.json", other)])
+    };
+    let table = compare(&other).expect("are reports").render_comparison_table();
     let line = |start: &str| {
         let mut lines = table.lines().filter(|line| line.contains(start));
         let line = lines.next().expect(start);
@@ -272,8 +266,8 @@ fn comparison_lists_each_metric_change() {
     assert_eq!(line("TTFT mean"), "|TTFT mean (ms)|35.00|70.00|+35.00|+100.0|worse|");
     assert!(line("Request throughput").ends_with("|better|"));
     assert_eq!(line("E2E mean"), "|E2E mean (ms)|85.00|85.00|0.00|+0.0|=|");
-    let error = compare_two_reports(&report, &json!({"a": 1}), ("a", "b")).expect_err("is none");
-    assert_eq!(error, "b is not a report: it has no summary");
+    let error = compare(&json!({"a": 1})).expect_err("is none");
+    assert_eq!(error, "b.json is not a report: it has no summary");
 }
 
 #[test]

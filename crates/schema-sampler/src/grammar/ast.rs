@@ -31,8 +31,20 @@ pub(super) enum GrammarExpr {
 }
 
 impl GrammarExpr {
-    pub(super) fn alternatives(parts: Vec<Self>) -> Self {
-        Self::Alternatives(parts, OnceLock::new())
+    /// Returns the expression of alternatives; a single alternative stands for itself.
+    pub(super) fn alternatives(mut parts: Vec<Self>) -> Self {
+        match parts.len() {
+            1 => parts.remove(0),
+            _ => Self::Alternatives(parts, OnceLock::new()),
+        }
+    }
+
+    /// Returns the expression of a sequence; a single part stands for itself.
+    pub(super) fn sequence(mut parts: Vec<Self>) -> Self {
+        match parts.len() {
+            1 => parts.remove(0),
+            _ => Self::Sequence(parts),
+        }
     }
 
     pub(super) fn repeat(part: Self, min: u32, max: Option<u32>) -> Self {

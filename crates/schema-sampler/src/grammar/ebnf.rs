@@ -99,10 +99,7 @@ impl EbnfParser {
         while self.scanner.skip_if_next("|") {
             parts.push(self.parse_sequence(nesting)?);
         }
-        Ok(match parts.len() {
-            1 => parts.remove(0),
-            _ => GrammarExpr::alternatives(parts),
-        })
+        Ok(GrammarExpr::alternatives(parts))
     }
 
     fn parse_sequence(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
@@ -124,10 +121,7 @@ impl EbnfParser {
             let part = self.parse_repetition(part)?;
             parts.push(part);
         }
-        Ok(match parts.len() {
-            1 => parts.remove(0),
-            _ => GrammarExpr::Sequence(parts),
-        })
+        Ok(GrammarExpr::sequence(parts))
     }
 
     /// Returns whether a rule definition (a name and `::=`) comes next in the grammar.
@@ -224,31 +218,34 @@ impl EbnfParser {
         Ok(GrammarExpr::Class(RegexGenerator::from_char_ranges(ranges)))
     }
 
-    fn parse_repetition(&mut self, part: GrammarExpr) -> Result<GrammarExpr, String> {
-        let mut part = part;
-        loop {
-            let (min, max) = match self.scanner.peek(0) {
-                Some('*') => (0, None),
-                Some('+') => (1, None),
-                Some('?') => (0, Some(1)),
-                Some('{') => {
-                    self.scanner.at += 1;
-                    let bounds = parse_repetition_bounds(&mut self.scanner)?;
-                    part = GrammarExpr::repeat(part, bounds.0, bounds.1);
-                    continue;
-                }
-                _ => return Ok(part),
-            };
-            self.scanner.at += 1;
+    fn parse_repetition(&mut self, mut part: GrammarExpr) -> Result<GrammarExpr, String> {
+        while let Some((min, max)) = parse_repetition_suffix(&mut self.scanner)? {
             part = GrammarExpr::repeat(part, min, max);
         }
+        Ok(part)
     }
 }
 
-/// Parses the bounds of a repetition after `{`: `n}`, `n,}`, `,m}` or `n,m}`.
-pub(super) fn parse_repetition_bounds(
+/// Parses `*`, `+`, `?` or the bounds `{n,m}` of a repetition; `None` if none of them is next.
+pub(super) fn parse_repetition_suffix(
     scanner: &mut GrammarScanner,
-) -> Result<(u32, Option<u32>), String> {
+) -> Result<Option<(u32, Option<u32>)>, String> {
+    let bounds = match scanner.peek(0) {
+        Some('*') => (0, None),
+        Some('+') => (1, None),
+        Some('?') => (0, Some(1)),
+        Some('{') => {
+            scanner.at += 1;
+            return parse_repetition_bounds(scanner).map(Some);
+        }
+        _ => return Ok(None),
+    };
+    scanner.at += 1;
+    Ok(Some(bounds))
+}
+
+/// Parses the bounds of a repetition after `{`: `n}`, `n,}`, `,m}` or `n,m}`.
+fn parse_repetition_bounds(scanner: &mut GrammarScanner) -> Result<(u32, Option<u32>), String> {
     let at = scanner.at;
     scanner.take_while(char::is_whitespace);
     let low = scanner.parse_number();

@@ -271,10 +271,7 @@ impl LarkParser {
                 break;
             }
         }
-        Ok(match parts.len() {
-            1 => parts.remove(0),
-            _ => GrammarExpr::alternatives(parts),
-        })
+        Ok(GrammarExpr::alternatives(parts))
     }
 
     fn parse_sequence(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
@@ -291,10 +288,7 @@ impl LarkParser {
             let part = self.parse_repetition(part)?;
             parts.push(part);
         }
-        Ok(match parts.len() {
-            1 => parts.remove(0),
-            _ => GrammarExpr::Sequence(parts),
-        })
+        Ok(GrammarExpr::sequence(parts))
     }
 
     fn parse_bracketed(&mut self, close: &str, nesting: u32) -> Result<GrammarExpr, String> {
@@ -485,34 +479,21 @@ impl LarkParser {
     }
 
     fn parse_repetition(&mut self, part: GrammarExpr) -> Result<GrammarExpr, String> {
-        let (min, max) = match self.scanner.peek(0) {
-            Some('*') => (0, None),
-            Some('+') => (1, None),
-            Some('?') => (0, Some(1)),
-            Some('{') => {
-                self.scanner.at += 1;
-                let (min, max) = ebnf::parse_repetition_bounds(&mut self.scanner)?;
-                return Ok(GrammarExpr::repeat(part, min, max));
-            }
-            Some('~') => {
-                self.scanner.at += 1;
-                self.skip_blanks_and_comment();
-                let Some(min) = self.scanner.parse_number() else {
-                    return self.syntax_error("expected a number after '~'");
-                };
-                let max = if self.scanner.skip_if_next("..") {
-                    self.scanner.parse_number()
-                } else {
-                    Some(min)
-                };
-                if max.is_none_or(|max| max < min) {
-                    return self.syntax_error("range end must be >= start");
-                }
-                return Ok(GrammarExpr::repeat(part, min, max));
-            }
-            _ => return Ok(part),
+        if let Some((min, max)) = ebnf::parse_repetition_suffix(&mut self.scanner)? {
+            return Ok(GrammarExpr::repeat(part, min, max));
+        }
+        if !self.scanner.skip_if_next("~") {
+            return Ok(part);
+        }
+        self.skip_blanks_and_comment();
+        let Some(min) = self.scanner.parse_number() else {
+            return self.syntax_error("expected a number after '~'");
         };
-        self.scanner.at += 1;
+        let max =
+            if self.scanner.skip_if_next("..") { self.scanner.parse_number() } else { Some(min) };
+        if max.is_none_or(|max| max < min) {
+            return self.syntax_error("range end must be >= start");
+        }
         Ok(GrammarExpr::repeat(part, min, max))
     }
 

@@ -219,14 +219,7 @@ impl SchemaParser<'_> {
         }
         rules.unevaluated = self.parse_subschema(node, map, "unevaluatedItems", depth)?;
         self.tracks |= rules.unevaluated.is_some();
-        if !rules.prefix.is_empty()
-            || rules.rest.is_some()
-            || rules.min > 0
-            || rules.max.is_some()
-            || rules.unique
-            || rules.contains.is_some()
-            || rules.unevaluated.is_some()
-        {
+        if rules != ArrayRules::default() {
             node.array = Some(Box::new(rules));
         }
         Ok(())

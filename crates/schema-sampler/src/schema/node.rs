@@ -82,7 +82,7 @@ pub(crate) struct StringRules {
     pub(crate) json: bool,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct ArrayRules {
     pub(crate) prefix: Vec<SchemaNodeId>,
     /// Schema of the array items that follow the `prefixItems`.
@@ -94,7 +94,7 @@ pub(crate) struct ArrayRules {
     pub(crate) unevaluated: Option<SchemaNodeId>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ContainsRule {
     pub(crate) node: SchemaNodeId,
     pub(crate) min: u64,
@@ -122,7 +122,7 @@ pub(crate) struct PropertyRule {
 }
 
 /// Keywords of a JSON schema with other schemas for the same value, such as `allOf`.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct ApplicatorKeywords {
     pub(crate) refs: Vec<SchemaNodeId>,
     pub(crate) all: Vec<SchemaNodeId>,
@@ -132,7 +132,7 @@ pub(crate) struct ApplicatorKeywords {
     pub(crate) when: Option<ConditionalSchemas>,
 }
 
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct ConditionalSchemas {
     pub(crate) test: SchemaNodeId,
     pub(crate) then: Option<SchemaNodeId>,

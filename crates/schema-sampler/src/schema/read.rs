@@ -309,12 +309,7 @@ impl SchemaParser<'_> {
                 otherwise: self.parse_subschema(node, map, "else", depth)?,
             });
         }
-        if !applicators.all.is_empty()
-            || !applicators.any.is_empty()
-            || !applicators.one.is_empty()
-            || applicators.not.is_some()
-            || applicators.when.is_some()
-        {
+        if applicators != ApplicatorKeywords::default() {
             node.applicators = Some(Box::new(applicators));
         }
         Ok(())

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use jsonschema::Draft;
+use percent_encoding::percent_decode_str;
 use serde_json::Value;
 
 /// Returns whether a JSON Schema draft ignores keywords next to `$ref` (before 2019-09).
@@ -114,7 +115,7 @@ impl ReferenceIndex {
             let wanted = join_uri(&self.resources[from].0, address);
             self.resources.iter().position(|(base, _)| !base.is_empty() && *base == wanted)?
         };
-        let fragment = unescape_percent_and_pointer(fragment);
+        let fragment = percent_decode_str(fragment).decode_utf8_lossy().into_owned();
         let base = &self.resources[resource].1;
         if fragment.is_empty() {
             Some(base.clone())
@@ -124,25 +125,6 @@ impl ReferenceIndex {
             self.anchors.get(&(resource, fragment)).cloned()
         }
     }
-}
-
-fn unescape_percent_and_pointer(text: &str) -> String {
-    if !text.contains('%') {
-        return text.to_owned();
-    }
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    while i < bytes.len() {
-        let code = bytes
-            .get(i + 1..i + 3)
-            .filter(|_| bytes[i] == b'%')
-            .and_then(|hex| std::str::from_utf8(hex).ok())
-            .and_then(|hex| u8::from_str_radix(hex, 16).ok());
-        out.push(code.unwrap_or(bytes[i]));
-        i += if code.is_some() { 3 } else { 1 };
-    }
-    String::from_utf8_lossy(&out).into_owned()
 }
 
 /// Resolves the URI `reference` against `base` (RFC 3986 section 5.2, without queries).

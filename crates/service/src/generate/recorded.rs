@@ -5,27 +5,16 @@
 //! reply must not end there, random sentences fill it up.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
-use rand_chacha::ChaCha8Rng;
-
-use super::script::{OutputChannel, OutputEndReason, ReplyTokenSource};
-use super::{ReplyGenerator, ReplyTextMode, ScriptBuilder, push_marker_tokens};
-use crate::generate::request::{ReplyGeneratorInput, TokenizedPrompt};
+use super::request::TokenizedPrompt;
+use super::script::{OutputChannel, OutputEndReason};
+use super::script_builder::ScriptBuilder;
+use super::{RecordedReplies, ReplyGenerator, ReplyTextMode};
 use vllm_sim_dataset::{
     Dataset, DatasetFormat, RecordedReply, RequestedReplyLength, hash_completion_prompt,
     hash_conversation, hash_prompt_tokens,
 };
 use vllm_sim_tokenizer::{SpecialTokenHandling, TokenFragments, Tokenizer};
-
-/// Recorded replies in a dataset, and the options for their use.
-#[derive(Debug, Clone)]
-pub struct RecordedReplies {
-    /// Dataset of recorded prompts and replies.
-    pub dataset: Arc<Dataset>,
-    /// Whether the tokens of a recorded reply are output at their recorded times.
-    pub timing: bool,
-}
 
 impl ReplyGenerator {
     /// Makes the generator take free text in random mode from recorded replies.
@@ -86,40 +75,45 @@ impl ReplyGenerator {
         (kept.len() < tokens.len()).then(|| hash_prompt_tokens(&kept))
     }
 
+    /// Returns the id of the first token of `text`, for recorded replies without token ids.
+    fn first_token_id(&self, text: &str) -> u32 {
+        let ids = self.tokenizer.encode(text, SpecialTokenHandling::Without);
+        ids.first().copied().unwrap_or_default()
+    }
+}
+
+impl ScriptBuilder<'_> {
     /// Adds a reply from the dataset to the script; `None` if there is none for the prompt.
     pub(super) fn add_recorded_reply(
-        &self,
+        &mut self,
         recordings: &RecordedReplies,
-        request: &ReplyGeneratorInput,
-        draft: &mut ScriptBuilder,
-        rng: &mut ChaCha8Rng,
     ) -> Option<OutputEndReason> {
-        let limit = request.limit;
-        let length = match request.stops.ignore_eos {
+        let limit = self.limit;
+        let length = match self.job.stops.ignore_eos {
             true => RequestedReplyLength::Exactly(limit),
             false => RequestedReplyLength::AtMost(limit),
         };
-        let hashes = self.prompt_hashes(&recordings.dataset, request.prompt);
-        let reply = recordings.dataset.find_reply(&hashes, length, rng);
+        let hashes = self.generator.prompt_hashes(&recordings.dataset, self.prompt);
+        let reply = recordings.dataset.find_reply(&hashes, length, &mut self.rng);
         let mut found = reply?;
         if recordings.timing && found.matched && !found.times.is_empty() {
-            draft.times = Some(std::mem::take(&mut found.times).into());
+            self.times = Some(std::mem::take(&mut found.times).into());
         }
-        if request.reasoning.is_some() && found.reasoning == 0 && draft.times.is_none() {
-            self.add_leading_reasoning(request, draft, rng);
+        if self.job.request.reasoning.is_some() && found.reasoning == 0 && self.times.is_none() {
+            self.add_leading_reasoning();
         }
-        let cut = found.cut || found.texts.len() as u32 > limit - draft.len.min(limit);
-        let ends = self.push_recorded_reply(found, request, draft);
+        let cut = found.cut || found.texts.len() as u32 > limit - self.len.min(limit);
+        let ends = self.push_recorded_reply(found);
         let least =
-            if request.stops.ignore_eos { limit } else { request.stops.min_tokens.min(limit) };
-        if draft.len < least {
-            self.add_sentences(least, draft, rng, OutputChannel::Content, request);
+            if self.job.stops.ignore_eos { limit } else { self.job.stops.min_tokens.min(limit) };
+        if self.len < least {
+            self.add_sentences(least, OutputChannel::Content);
         }
-        if draft.len == 0 {
-            draft.push_run(ReplyTokenSource::Silent(0), 0, 1, OutputChannel::Marker);
+        if self.len == 0 {
+            self.push_silent_token(0);
         }
         // A reply as long as the limit counts as ended only if its end was recorded.
-        if !cut && (draft.len < limit || (ends && least < limit)) {
+        if !cut && (self.len < limit || (ends && least < limit)) {
             Some(OutputEndReason::Stop)
         } else {
             Some(OutputEndReason::Length)
@@ -128,44 +122,32 @@ impl ReplyGenerator {
 
     /// Adds a recorded reply up to the output limit; returns whether it ends with the
     /// end-of-sequence token.
-    fn push_recorded_reply(
-        &self,
-        found: RecordedReply,
-        request: &ReplyGeneratorInput,
-        draft: &mut ScriptBuilder,
-    ) -> bool {
+    fn push_recorded_reply(&mut self, found: RecordedReply) -> bool {
         let RecordedReply { mut tokens, mut texts, reasoning, cut, .. } = found;
         if tokens.is_empty() {
-            tokens = texts.iter().map(|text| self.first_token_id(text)).collect();
+            tokens = texts.iter().map(|text| self.generator.first_token_id(text)).collect();
         }
-        let eos = self.tokenizer.eos_token_id();
+        let eos = self.generator.tokenizer.eos_token_id();
         let silent = texts.last().is_some_and(String::is_empty);
         let ends = !cut && silent && eos.is_some() && tokens.last().copied() == eos;
         if ends {
             tokens.pop();
             texts.pop();
-            if request.stops.ignore_eos || (tokens.len() as u32) < request.stops.min_tokens {
-                self.push_recorded_texts(&tokens, &texts, reasoning, request, draft);
+            if self.job.stops.ignore_eos || (tokens.len() as u32) < self.job.stops.min_tokens {
+                self.push_recorded_texts(&tokens, &texts, reasoning);
                 return false;
             }
         }
-        self.push_recorded_texts(&tokens, &texts, reasoning, request, draft);
-        if let Some(eos) = eos.filter(|_| ends && draft.len < request.limit) {
-            draft.push_run(ReplyTokenSource::Silent(eos), 0, 1, OutputChannel::Marker);
+        self.push_recorded_texts(&tokens, &texts, reasoning);
+        if let Some(eos) = eos.filter(|_| ends && self.len < self.limit) {
+            self.push_silent_token(eos);
         }
         ends
     }
 
-    fn push_recorded_texts(
-        &self,
-        tokens: &[u32],
-        texts: &[String],
-        reasoning: u32,
-        request: &ReplyGeneratorInput,
-        draft: &mut ScriptBuilder,
-    ) {
+    fn push_recorded_texts(&mut self, tokens: &[u32], texts: &[String], reasoning: u32) {
         // Without a reasoning parser, reasoning is part of the text.
-        let thought = match request.reasoning {
+        let thought = match self.job.request.reasoning {
             Some(_) => (reasoning as usize).min(tokens.len()),
             None => 0,
         };
@@ -178,27 +160,21 @@ impl ReplyGenerator {
             (content..tokens.len(), OutputChannel::Content),
         ];
         if thought > 0 {
-            push_marker_tokens(request.prompt.reasoning_start_ids(), request, draft);
+            self.push_marker_tokens(self.prompt.reasoning_start_ids());
         }
         for (part, channel) in parts {
             // The recording has no end marker.
             if channel == OutputChannel::Content
                 && thought > 0
                 && content == thought
-                && self.marks_recorded
+                && self.generator.marks_recorded
             {
-                push_marker_tokens(&self.reasoning_end, request, draft);
+                self.push_marker_tokens(&self.generator.reasoning_end);
             }
-            let room = request.limit.saturating_sub(draft.len);
+            let room = self.limit.saturating_sub(self.len);
             let fragments = text_fragments(&tokens[part.clone()], &texts[part]);
-            draft.push_own_text(fragments, room, channel);
+            self.push_own_text(fragments, room, channel);
         }
-    }
-
-    /// Returns the id of the first token of `text`, for recorded replies without token ids.
-    fn first_token_id(&self, text: &str) -> u32 {
-        let ids = self.tokenizer.encode(text, SpecialTokenHandling::Without);
-        ids.first().copied().unwrap_or_default()
     }
 }
 

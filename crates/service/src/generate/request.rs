@@ -1,4 +1,4 @@
-//! Input of the generator of reply content, independent of the protocol.
+//! Prompts, stop conditions and constraints of the content of replies, independent of the protocol.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock};
@@ -8,8 +8,8 @@ use serde_json::Value;
 
 use super::tools::ToolCall;
 use crate::scripted::ScriptedReply;
-use vllm_sim_engine::{MediaEncoderKind, PromptMediaItem, SimTime};
-use vllm_sim_tokenizer::{MediaModality, PlacedMediaItem, SpecialTokenHandling, TokenFragments};
+use vllm_sim_engine::{MediaEncoderKind, PromptMediaItem};
+use vllm_sim_tokenizer::{MediaModality, PlacedMediaItem, TokenFragments};
 
 /// A tokenized prompt.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -115,33 +115,6 @@ impl ReplyContentKind {
             Self::Text | Self::Exact(_) | Self::Parsed(_) => false,
         }
     }
-}
-
-/// Input of the reply generator for one sequence.
-#[derive(Debug, Clone)]
-pub struct ReplyGeneratorInput<'a> {
-    /// Seed key of the random streams for a reply; equal keys give equal content.
-    pub key: u64,
-    /// Maximum number of output tokens, at least 1.
-    pub limit: u32,
-    /// Whether the client set the limit of output tokens.
-    pub limited: bool,
-    /// Tokenized prompt of the sequence.
-    pub prompt: &'a TokenizedPrompt,
-    /// Conditions, other than the limit, for the end of the output.
-    pub stops: &'a StopConditions,
-    /// Logit biases, allowed tokens and bad words of the request.
-    pub bias: &'a OutputTokenConstraints,
-    /// Kind of content that the reply must have.
-    pub form: ReplyContentKind,
-    /// Fraction of output tokens that is reasoning, 0 to 1; `None` means no reasoning.
-    pub reasoning: Option<f64>,
-    /// Maximum number of reasoning tokens.
-    pub thinking_budget: Option<u32>,
-    /// Rule for special tokens: their text is shown, or empty.
-    pub special_tokens: SpecialTokenHandling,
-    /// Arrival time of the request at the server.
-    pub arrived: SimTime,
 }
 
 /// Logit bias at or above which the biased token is always generated.

@@ -251,6 +251,16 @@ impl ReplyScript {
         Some(OutputToken { id, text, channel: piece.channel })
     }
 
+    /// Returns the next `count` output tokens from a cursor of the reply script, fewer at the end
+    /// of the reply, and moves the cursor after them.
+    pub fn next_tokens(
+        &self,
+        cursor: &mut ReplyScriptCursor,
+        count: u32,
+    ) -> impl Iterator<Item = OutputToken<'_>> {
+        (0..count).map_while(move |_| self.next_token(cursor))
+    }
+
     /// Returns the texts of the consecutive output tokens at a cursor of the reply script; `None`
     /// if the next token has no text.
     pub fn next_token_texts(&self, cursor: &mut ReplyScriptCursor) -> Option<TokenTexts<'_>> {

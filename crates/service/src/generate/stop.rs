@@ -7,7 +7,7 @@ use super::script::{
     OutputChannel, OutputEndReason, OutputToken, PlannedOutputEnd, ReplyScript, ReplyScriptCursor,
     ReplyTokenRun, ReplyTokenSource, StopReason,
 };
-use crate::generate::request::{ReplyGeneratorInput, StopConditions, StopString};
+use crate::generate::request::{StopConditions, StopString};
 use vllm_sim_tokenizer::{SpecialTokenHandling, TokenFragments, Tokenizer};
 
 /// End marker of reasoning, as it appears in the text that is searched for stop strings.
@@ -20,13 +20,13 @@ const SEARCHED_BYTES: usize = 4096;
 /// does.
 pub(super) fn apply_stop_conditions(
     script: &mut ReplyScript,
-    request: &ReplyGeneratorInput,
+    stops: &StopConditions,
+    special: SpecialTokenHandling,
     tokenizer: &Tokenizer,
 ) {
-    let stops = request.stops;
     cut_at_stop_token(script, stops, tokenizer);
     if stops.include {
-        show_stop_token(script, tokenizer, request.special_tokens);
+        show_stop_token(script, tokenizer, special);
     }
     if !stops.strings.is_empty() || !stops.patterns.is_empty() {
         cut_at_stop_string(script, stops);

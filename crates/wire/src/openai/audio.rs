@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 use serde_json::{Map, Value};
 use vllm_sim_python as python;
 
-use super::validators::{JsonBody, ValidatorResult, is_truthy_member};
+use super::validators::{JsonBody, ValidatorResult, is_truthy_member, reject_parameter};
 use crate::body;
 use crate::fault::{ErrorType, Fault};
 use crate::sampling::SamplingParams;
@@ -198,7 +198,7 @@ fn validate_speech_form(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let set = options.into_iter().find(|option| is_truthy_member(body, option));
     if let Some(option) = set.filter(|_| !is_truthy_member(body, "stream")) {
         let text = "Stream options can only be defined when `stream=True`.";
-        return Err(Fault::bad_parameter(text, option).into());
+        return reject_parameter(text, option);
     }
     if let Some(Value::String(text)) = body.get("vllm_xargs") {
         let parsed = python::loads(text.as_bytes()).map_err(|error| {

@@ -12,10 +12,10 @@ use super::request_message::RequestMessage;
 use super::shared_request_fields::{
     LogitBias, StopStrings, StructuredOutputs, TOP_LOGPROBS_SCHEMA,
 };
-use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member, non_null_member};
-use crate::body;
-use crate::bounds::RequestBounds;
-use crate::fault::Fault;
+use super::validators::{
+    self, JsonBody, ValidatorResult, is_truthy_member, non_null_member, reject_parameter,
+    reject_value,
+};
 use crate::schema::{LengthLimits, RequestField, Schema, wire_model};
 
 const AT_LEAST_ONE: LengthLimits = LengthLimits { min: 1, max: usize::MAX };
@@ -117,40 +117,34 @@ wire_model! {
 /// Source: vLLM's `check_batch_mode`.
 fn check_batch_mode(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     if is_truthy_member(body, "use_beam_search") {
-        return Err(Fault::bad_parameter(
+        return reject_parameter(
             "Batch chat completions do not support beam search. Please set `use_beam_search` to \
              False.",
             "use_beam_search",
-        )
-        .into());
+        );
     }
     if is_truthy_member(body, "logprob_token_ids") && !is_truthy_member(body, "logprobs") {
-        return Err(Fault::bad_parameter(
+        return reject_parameter(
             "when using `logprob_token_ids`, `logprobs` must be set to true.",
             "logprob_token_ids",
-        )
-        .into());
+        );
     }
     let params = body.get("kv_transfer_params").and_then(Value::as_object);
     if params.is_some_and(|params| non_null_member(params, "prompt_token_ids").is_some()) {
-        return Err(Fault::bad_parameter(
+        return reject_parameter(
             "Batch chat completions do not support `kv_transfer_params['prompt_token_ids']`: \
              one pre-tokenized prompt cannot serve several conversations.",
             "kv_transfer_params.prompt_token_ids",
-        )
-        .into());
+        );
     }
     validators::validate_structural_tag_format(body)?;
     validators::check_structural_tag(body)?;
     match non_null_member(body, "n") {
-        Some(n) if PythonValue::from_json_value(n).as_number() != Some(1.0) => {
-            Err(Fault::invalid_value_fault(
-                "Batch chat completions do not support `n > 1`. Please set `n` to 1.",
-                "n",
-                python::python_str(n),
-            )
-            .into())
-        }
+        Some(n) if PythonValue::from_json_value(n).as_number() != Some(1.0) => reject_value(
+            "Batch chat completions do not support `n > 1`. Please set `n` to 1.",
+            "n",
+            python::python_str(n),
+        ),
         _ => Ok(()),
     }
 }
@@ -164,13 +158,5 @@ impl BatchChatRequest {
         body.retain(|_, value| !value.is_null());
         body.entry("tool_choice").or_insert("none".into());
         body.entry("add_generation_prompt").or_insert(true.into());
-    }
-
-    /// Validates and reads the request body, within the configured limits.
-    ///
-    /// # Errors
-    /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_batch_chat_request(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        body::read_body_within_bounds(value, bounds)
     }
 }

@@ -17,7 +17,7 @@ use super::shared_request_fields::{
 };
 use super::validators::{
     self, JsonBody, ValidatorResult, body_member, is_truthy_member, non_null_member,
-    not_iterable_fault,
+    not_iterable_fault, reject_parameter, reject_request,
 };
 use crate::body;
 use crate::bounds::RequestBounds;
@@ -258,12 +258,11 @@ fn has_media(message: &Value) -> bool {
 /// Source: vLLM's `check_tool_usage`.
 fn check_tool_usage(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     if body_member(body, "tools").is_some_and(|tools| tools.as_array().is_some_and(Vec::is_empty)) {
-        return Err(Fault::bad_parameter(
+        return reject_parameter(
             "`tools` must not be an empty array. Either provide at least one tool or omit the \
              field entirely.",
             "tools",
-        )
-        .into());
+        );
     }
     if body_member(body, "tool_choice").is_none() && is_truthy_member(body, "tools") {
         body.to_mut().insert("tool_choice".to_owned(), Value::from("auto"));
@@ -275,24 +274,19 @@ fn check_tool_usage(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
         return Ok(());
     }
     let Some(tools) = non_null_member(body, "tools") else {
-        return Err(Fault::bad_parameter(
-            "When using `tool_choice`, `tools` must be set.",
-            "tool_choice",
-        )
-        .into());
+        return reject_parameter("When using `tool_choice`, `tools` must be set.", "tool_choice");
     };
     match PythonValue::from_json_value(choice) {
         PythonValue::Str("auto" | "required") => Ok(()),
         PythonValue::Dict(choice) => check_named_tool(choice, tools),
-        _ => Err(Fault::bad_parameter(
+        _ => reject_parameter(
             format_args!(
                 "Invalid value for `tool_choice`: {}! Only named tools, \"none\", \"auto\" or \
                  \"required\" are supported.",
                 python::python_str(choice)
             ),
             "tool_choice",
-        )
-        .into()),
+        ),
     }
 }
 
@@ -303,31 +297,28 @@ fn check_named_tool(choice: &JsonBody, tools: &Value) -> ValidatorResult {
 
     let function = choice.get("function").unwrap_or(&Value::Null);
     let PythonValue::Dict(members) = PythonValue::from_json_value(function) else {
-        return Err(Fault::bad_parameter(
+        return reject_parameter(
             format_args!(
                 "Invalid value for `function`: `{}` in `tool_choice`! {USAGE}",
                 python::python_str(function)
             ),
             "tool_choice.function",
-        )
-        .into());
+        );
     };
     let Some(name) = members.get("name") else {
-        return Err(Fault::bad_parameter(
+        return reject_parameter(
             format_args!("Expected field `name` in `function` in `tool_choice`! {USAGE}"),
             "tool_choice.function.name",
-        )
-        .into());
+        );
     };
     if name.as_str().is_none_or(str::is_empty) {
-        return Err(Fault::bad_parameter(
+        return reject_parameter(
             format_args!(
                 "Invalid `name` in `function`: `{}` in `tool_choice`! {USAGE}",
                 python::python_str(name)
             ),
             "tool_choice.function.name",
-        )
-        .into());
+        );
     }
     let found = match PythonValue::from_json_value(tools) {
         PythonValue::List(tools) => {
@@ -348,11 +339,10 @@ fn check_named_tool(choice: &JsonBody, tools: &Value) -> ValidatorResult {
     if found {
         return Ok(());
     }
-    Err(Fault::bad_parameter(
+    reject_parameter(
         "The tool specified in `tool_choice` does not match any of the specified `tools`",
         "tool_choice",
     )
-    .into())
 }
 
 /// Returns `value[key]` as Python would; errors have Python's messages.
@@ -381,20 +371,20 @@ fn string_index_fault() -> Fault {
 ///
 /// Source: vLLM's `check_structured_outputs_count`.
 fn check_structured_outputs_count(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
-    let two = Fault::bad_request(
-        "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
-         'choice').",
-    );
-    let constrained = validators::has_single_constraint(body, two)?;
+    let constrained = validators::has_single_constraint(body, || {
+        Fault::bad_request(
+            "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
+             'choice').",
+        )
+    })?;
     let usual = match body_member(body, "tool_choice") {
         None => true,
         Some(choice) => matches!(choice.as_str(), Some("none" | "auto" | "required")),
     };
     if constrained && !usual {
-        return Err(Fault::bad_request(
+        return reject_request(
             "You can only either use constraints for structured outputs or tools, not both.",
-        )
-        .into());
+        );
     }
     validators::check_structural_tag(body)
 }
@@ -405,18 +395,13 @@ fn check_structured_outputs_count(body: &mut Cow<'_, JsonBody>) -> ValidatorResu
 fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let ids = "logprob_token_ids";
     if is_truthy_member(body, ids) && is_truthy_member(body, "use_beam_search") {
-        return Err(Fault::bad_parameter(
-            "`logprob_token_ids` is not supported with beam search.",
-            ids,
-        )
-        .into());
+        return reject_parameter("`logprob_token_ids` is not supported with beam search.", ids);
     }
     if is_truthy_member(body, ids) && !is_truthy_member(body, "logprobs") {
-        return Err(Fault::bad_parameter(
+        return reject_parameter(
             "when using `logprob_token_ids`, `logprobs` must be set to true.",
             ids,
-        )
-        .into());
+        );
     }
     validators::check_number_or_absent(body, "prompt_logprobs")?;
     validators::check_number_or_absent(body, "top_logprobs")?;
@@ -428,11 +413,10 @@ fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let wanted =
         PythonValue::from_json_value(top).as_number().is_some_and(|top| top == -1.0 || top > 0.0);
     if wanted && !is_truthy_member(body, "logprobs") {
-        return Err(Fault::bad_parameter(
+        return reject_parameter(
             "when using `top_logprobs`, `logprobs` must be set to true.",
             "top_logprobs",
-        )
-        .into());
+        );
     }
     Ok(())
 }

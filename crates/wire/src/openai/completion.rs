@@ -13,7 +13,9 @@ use super::shared_request_fields::{
     StructuredOutputs, THINKING_TOKEN_BUDGET_SCHEMA, TRUNCATE_PROMPT_TOKENS_SCHEMA,
     TRUNCATION_SIDE_SCHEMA,
 };
-use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member, non_null_member};
+use super::validators::{
+    self, JsonBody, ValidatorResult, is_truthy_member, non_null_member, reject_parameter,
+};
 use crate::body;
 use crate::bounds::RequestBounds;
 use crate::fault::Fault;
@@ -276,11 +278,10 @@ fn validate_prompt_and_embeds(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let no_embeds = non_null_member(body, "prompt_embeds")
         .is_none_or(|embeds| embeds.as_array().is_some_and(Vec::is_empty));
     if no_prompt && no_embeds {
-        return Err(Fault::bad_parameter(
+        return reject_parameter(
             "Either prompt or prompt_embeds must be provided and non-empty.",
             "prompt",
-        )
-        .into());
+        );
     }
     Ok(())
 }
@@ -290,16 +291,15 @@ fn validate_prompt_and_embeds(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
 /// Source: vLLM's `check_logprobs`.
 fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let ids = "logprob_token_ids";
-    let refuse = |text: &str, key: &str| Err(Fault::bad_parameter(text, key).into());
     let wanted = is_truthy_member(body, ids);
     let beams = is_truthy_member(body, "use_beam_search");
     let echo = is_truthy_member(body, "echo");
     let logprobs = non_null_member(body, "logprobs");
     if wanted && beams {
-        return refuse("`logprob_token_ids` is not supported with beam search.", ids);
+        return reject_parameter("`logprob_token_ids` is not supported with beam search.", ids);
     }
     if beams && echo && logprobs.is_some() {
-        return refuse(
+        return reject_parameter(
             "`echo` with `logprobs` is not supported with beam search because beam search does \
              not compute prompt logprobs.",
             "echo",
@@ -309,14 +309,14 @@ fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
         body.get("max_tokens").and_then(|max| PythonValue::from_json_value(max).as_number())
             == Some(0.0);
     if wanted && echo && no_output {
-        return refuse(
+        return reject_parameter(
             "`logprob_token_ids` is not supported when `echo=True` and `max_tokens=0` because \
              no output tokens are generated.",
             ids,
         );
     }
     if wanted && logprobs.is_none() {
-        return refuse("when using `logprob_token_ids`, `logprobs` must be set.", ids);
+        return reject_parameter("when using `logprob_token_ids`, `logprobs` must be set.", ids);
     }
     validators::check_number_or_absent(body, "prompt_logprobs")?;
     validators::check_number_or_absent(body, "logprobs")?;
@@ -331,12 +331,13 @@ fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
 ///
 /// Source: vLLM's `check_structured_outputs_count`.
 fn check_structured_outputs_count(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
-    let two = Fault::bad_parameter(
-        "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
-         'choice').",
-        "structured_outputs",
-    );
-    validators::has_single_constraint(body, two)?;
+    validators::has_single_constraint(body, || {
+        Fault::bad_parameter(
+            "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
+             'choice').",
+            "structured_outputs",
+        )
+    })?;
     validators::check_structural_tag(body)
 }
 

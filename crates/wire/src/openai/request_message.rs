@@ -194,11 +194,6 @@ impl RequestMessage {
         }
     }
 
-    /// Returns the name of the message's speaker or function, if any.
-    pub fn participant_name(&self) -> Option<&str> {
-        self.text_member("name")
-    }
-
     /// Returns the id of the tool call that a tool message answers.
     pub fn tool_call_id(&self) -> Option<&str> {
         self.text_member("tool_call_id")

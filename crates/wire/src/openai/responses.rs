@@ -13,9 +13,10 @@ use super::shared_request_fields::{
     CACHE_SALT_SCHEMA, ExtraSamplingArgs, LogitBias, MM_PAYLOAD_SCHEMA, StopStrings,
     StructuredOutputs, TOP_LOGPROBS_SCHEMA,
 };
-use super::validators::{self, JsonBody, ValidatorResult, is_truthy_member};
+use super::validators::{
+    self, JsonBody, ValidatorResult, is_truthy_member, reject_parameter, reject_request,
+};
 use crate::body;
-use crate::bounds::RequestBounds;
 use crate::fault::Fault;
 use crate::schema::{ANY_LENGTH, RequestField, STR, Schema, float_between_schema, wire_model};
 
@@ -219,16 +220,6 @@ wire_model! {
     }
 }
 
-impl ResponsesRequest {
-    /// Validates and reads the request body, within the configured limits.
-    ///
-    /// # Errors
-    /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_responses_request(value: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        body::read_body_within_bounds(value, bounds)
-    }
-}
-
 /// Checks that a tool choice comes with tools, and that a named tool is one of them.
 ///
 /// Source: vLLM's `check_tool_usage`.
@@ -246,7 +237,7 @@ fn check_tool_usage(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
         Some(PythonValue::Str(tools)) => tools.len(),
         Some(other) => {
             let name = other.python_type_name();
-            return Err(Fault::bad_request(format!("object of type '{name}' has no len()")).into());
+            return reject_request(format!("object of type '{name}' has no len()"));
         }
     };
     let choice = body.get("tool_choice");
@@ -259,11 +250,10 @@ fn check_tool_usage(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
                 body.to_mut().insert("tool_choice".to_owned(), Value::from("none"));
             }
             Some(PythonValue::Str("required")) => {
-                return Err(Fault::bad_parameter(
+                return reject_parameter(
                     "Tool choice 'required' must be specified with 'tools' parameter.",
                     "tool_choice",
-                )
-                .into());
+                );
             }
             _ if named.is_some() => return Err(missing().into()),
             _ => {}
@@ -344,12 +334,11 @@ fn check_custom_tool_format(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
         is(tool, "custom") && tool.get("format").is_some_and(|format| is(format, "grammar"))
     });
     if grammar {
-        return Err(Fault::bad_parameter(
+        return reject_parameter(
             "Custom tools with a grammar format are not supported; only free-form text custom \
              tools are accepted.",
             "tools",
-        )
-        .into());
+        );
     }
     Ok(())
 }
@@ -453,7 +442,7 @@ fn default_input_image_details(item: &Value) -> Result<Option<Value>, Fault> {
 /// Source: vLLM's `validate_prompt`.
 fn validate_prompt(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     if validators::non_null_member(body, "prompt").is_some() {
-        return Err(Fault::bad_parameter("prompt template is not supported", "prompt").into());
+        return reject_parameter("prompt template is not supported", "prompt");
     }
     Ok(())
 }
@@ -464,11 +453,7 @@ fn validate_prompt(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
 fn validate_background(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     let stored = !body.contains_key("store") || is_truthy_member(body, "store");
     if is_truthy_member(body, "background") && !stored {
-        return Err(Fault::bad_parameter(
-            "background can only be used when `store` is true",
-            "background",
-        )
-        .into());
+        return reject_parameter("background can only be used when `store` is true", "background");
     }
     Ok(())
 }

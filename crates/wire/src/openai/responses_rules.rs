@@ -14,36 +14,6 @@ use crate::limits::ServerLimits;
 use crate::sampling::{SamplingDefaults, SamplingParams};
 
 impl ResponsesRequest {
-    /// Checks the Responses request as vLLM does right after the model lookup.
-    ///
-    /// # Errors
-    /// A 400 `invalid_request_error`.
-    pub fn validate_after_model_lookup(&self, store_enabled: bool) -> Result<(), Fault> {
-        let refuse = |text: &str, param: &str| {
-            Err(Fault {
-                param: Some(param.to_owned()),
-                ..Fault::new(400, ErrorType::InvalidRequest, text)
-            })
-        };
-        if self.store == Some(true) && !store_enabled && self.background == Some(true) {
-            return refuse(
-                "This vLLM engine does not support `store=True` and therefore does not support \
-                 the background mode. To enable these features, set the environment variable \
-                 `VLLM_ENABLE_RESPONSES_API_STORE=1` when launching the vLLM server.",
-                "background",
-            );
-        }
-        let earlier = self.previous_input_messages.as_ref().is_some_and(|all| !all.is_empty());
-        let follows = self.previous_response_id.as_ref().is_some_and(|id| !id.is_empty());
-        if earlier && follows {
-            return refuse(
-                "Only one of `previous_input_messages` and `previous_response_id` can be set.",
-                "previous_response_id",
-            );
-        }
-        Ok(())
-    }
-
     /// Runs those of vLLM's checks of the Responses request that need no prompt, in vLLM's order.
     ///
     /// An untrusted chat template is rejected before the lookup in the response store.

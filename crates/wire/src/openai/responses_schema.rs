@@ -11,530 +11,1336 @@
 //! of the openai SDK that it names.
 
 use crate::schema::Schema::{
-    self, Any, Bool, Dict, Enum, Iterable, List, Literal, Model, Nullable, Sequence, Union,
+    self, Any, Bool, Dict, Enum, Iterable, List, Literal, Nullable, Sequence, Union,
 };
-use crate::schema::{ANY_LENGTH, FLOAT, INT, Model as Class, STR, optional_field as opt, required_field as req};
+use crate::schema::{
+    ANY_LENGTH, FLOAT, INT, STR, optional_field as opt, plain_model, required_field as req, typed_dict,
+};
 
 /// Schema of one item of the request field `input`: `ResponseInputOutputItem`.
 pub(super) const INPUT_ITEM: Schema = Union(&[
-    Model(&EASY_INPUT_MESSAGE_PARAM),
-    Model(&MESSAGE),
-    Model(&RESPONSE_OUTPUT_MESSAGE_PARAM),
-    Model(&RESPONSE_FILE_SEARCH_TOOL_CALL_PARAM),
-    Model(&RESPONSE_COMPUTER_TOOL_CALL_PARAM),
-    Model(&COMPUTER_CALL_OUTPUT),
-    Model(&RESPONSE_FUNCTION_WEB_SEARCH_PARAM),
-    Model(&RESPONSE_FUNCTION_TOOL_CALL_PARAM),
-    Model(&FUNCTION_CALL_OUTPUT),
-    Model(&TOOL_SEARCH_CALL),
-    Model(&RESPONSE_TOOL_SEARCH_OUTPUT_ITEM_PARAM_PARAM),
-    Model(&ADDITIONAL_TOOLS),
-    Model(&RESPONSE_CONFIGURATION_UPDATE_ITEM_PARAM_PARAM),
-    Model(&RESPONSE_REASONING_ITEM_PARAM),
-    Model(&RESPONSE_COMPACTION_ITEM_PARAM_PARAM),
-    Model(&IMAGE_GENERATION_CALL),
-    Model(&RESPONSE_CODE_INTERPRETER_TOOL_CALL_PARAM),
-    Model(&LOCAL_SHELL_CALL),
-    Model(&LOCAL_SHELL_CALL_OUTPUT),
-    Model(&SHELL_CALL),
-    Model(&SHELL_CALL_OUTPUT),
-    Model(&APPLY_PATCH_CALL),
-    Model(&APPLY_PATCH_CALL_OUTPUT),
-    Model(&MCP_LIST_TOOLS),
-    Model(&MCP_APPROVAL_REQUEST),
-    Model(&MCP_APPROVAL_RESPONSE),
-    Model(&MCP_CALL),
-    Model(&RESPONSE_CUSTOM_TOOL_CALL_OUTPUT_PARAM),
-    Model(&RESPONSE_CUSTOM_TOOL_CALL_PARAM),
-    Model(&COMPACTION_TRIGGER),
-    Model(&ITEM_REFERENCE),
-    Model(&PROGRAM),
-    Model(&PROGRAM_OUTPUT),
+    typed_dict!("EasyInputMessageParam",
+        req("content", Union(&[
+            STR,
+            List(&Union(&[
+                RESPONSE_INPUT_TEXT_PARAM,
+                RESPONSE_INPUT_IMAGE_PARAM,
+                RESPONSE_INPUT_FILE_PARAM,
+            ]), ANY_LENGTH),
+        ])),
+        req("role", Literal(&["user", "assistant", "system", "developer"])),
+        opt("phase", Nullable(&Literal(&["commentary", "final_answer"]))),
+        opt("type", Literal(&["message"])),
+    ),
+    typed_dict!("Message",
+        req("content", List(&Union(&[
+            RESPONSE_INPUT_TEXT_PARAM,
+            RESPONSE_INPUT_IMAGE_PARAM,
+            RESPONSE_INPUT_FILE_PARAM,
+        ]), ANY_LENGTH)),
+        req("role", Literal(&["user", "system", "developer"])),
+        opt("status", Literal(&["in_progress", "completed", "incomplete"])),
+        opt("type", Literal(&["message"])),
+    ),
+    typed_dict!("ResponseOutputMessageParam",
+        req("id", STR),
+        req("content", Iterable(&Union(&[
+            typed_dict!("ResponseOutputTextParam",
+                req("annotations", Iterable(&Union(&[
+                    typed_dict!("AnnotationFileCitation",
+                        req("file_id", STR),
+                        req("filename", STR),
+                        req("index", INT),
+                        req("type", Literal(&["file_citation"])),
+                    ),
+                    typed_dict!("AnnotationURLCitation",
+                        req("end_index", INT),
+                        req("start_index", INT),
+                        req("title", STR),
+                        req("type", Literal(&["url_citation"])),
+                        req("url", STR),
+                    ),
+                    typed_dict!("AnnotationContainerFileCitation",
+                        req("container_id", STR),
+                        req("end_index", INT),
+                        req("file_id", STR),
+                        req("filename", STR),
+                        req("start_index", INT),
+                        req("type", Literal(&["container_file_citation"])),
+                    ),
+                    typed_dict!("AnnotationFilePath",
+                        req("file_id", STR),
+                        req("index", INT),
+                        req("type", Literal(&["file_path"])),
+                    ),
+                ]))),
+                req("text", STR),
+                req("type", Literal(&["output_text"])),
+                opt("logprobs", Iterable(&typed_dict!("Logprob",
+                    req("token", STR),
+                    req("bytes", Iterable(&INT)),
+                    req("logprob", FLOAT),
+                    req("top_logprobs", Iterable(&typed_dict!("LogprobTopLogprob",
+                        req("token", STR),
+                        req("bytes", Iterable(&INT)),
+                        req("logprob", FLOAT),
+                    ))),
+                ))),
+            ),
+            typed_dict!("ResponseOutputRefusalParam", req("refusal", STR), req("type", Literal(&["refusal"]))),
+        ]))),
+        req("role", Literal(&["assistant"])),
+        req("status", Literal(&["in_progress", "completed", "incomplete"])),
+        req("type", Literal(&["message"])),
+        opt("phase", Nullable(&Literal(&["commentary", "final_answer"]))),
+    ),
+    typed_dict!("ResponseFileSearchToolCallParam",
+        req("id", STR),
+        req("queries", Sequence(&STR)),
+        req("status", Literal(&["in_progress", "searching", "completed", "incomplete", "failed"])),
+        req("type", Literal(&["file_search_call"])),
+        opt("results", Nullable(&Iterable(&typed_dict!("Result",
+            opt("attributes", Nullable(&Dict(&STR, &Union(&[STR, FLOAT, Bool])))),
+            opt("file_id", STR),
+            opt("filename", STR),
+            opt("score", FLOAT),
+            opt("text", STR),
+        )))),
+    ),
+    typed_dict!("ResponseComputerToolCallParam",
+        req("id", STR),
+        req("call_id", STR),
+        req("pending_safety_checks", Iterable(&typed_dict!("PendingSafetyCheck",
+            req("id", STR),
+            opt("code", Nullable(&STR)),
+            opt("message", Nullable(&STR)),
+        ))),
+        req("status", Literal(&["in_progress", "completed", "incomplete"])),
+        req("type", Literal(&["computer_call"])),
+        opt("action", Union(&[
+            typed_dict!("ActionClick",
+                req("button", Literal(&["left", "right", "wheel", "back", "forward"])),
+                req("type", Literal(&["click"])),
+                req("x", INT),
+                req("y", INT),
+                opt("keys", Nullable(&Sequence(&STR))),
+            ),
+            typed_dict!("ActionDoubleClick",
+                req("keys", Nullable(&Sequence(&STR))),
+                req("type", Literal(&["double_click"])),
+                req("x", INT),
+                req("y", INT),
+            ),
+            typed_dict!("ActionDrag",
+                req("path", Iterable(&typed_dict!("ActionDragPath", req("x", INT), req("y", INT)))),
+                req("type", Literal(&["drag"])),
+                opt("keys", Nullable(&Sequence(&STR))),
+            ),
+            typed_dict!("ActionKeypress",
+                req("keys", Sequence(&STR)),
+                req("type", Literal(&["keypress"])),
+            ),
+            typed_dict!("ActionMove",
+                req("type", Literal(&["move"])),
+                req("x", INT),
+                req("y", INT),
+                opt("keys", Nullable(&Sequence(&STR))),
+            ),
+            typed_dict!("ActionScreenshot", req("type", Literal(&["screenshot"]))),
+            typed_dict!("ActionScroll",
+                req("scroll_x", INT),
+                req("scroll_y", INT),
+                req("type", Literal(&["scroll"])),
+                req("x", INT),
+                req("y", INT),
+                opt("keys", Nullable(&Sequence(&STR))),
+            ),
+            typed_dict!("ActionType", req("text", STR), req("type", Literal(&["type"]))),
+            typed_dict!("ActionWait", req("type", Literal(&["wait"]))),
+        ])),
+        opt("actions", List(&Union(&[
+            typed_dict!("Click",
+                req("button", Literal(&["left", "right", "wheel", "back", "forward"])),
+                req("type", Literal(&["click"])),
+                req("x", INT),
+                req("y", INT),
+                opt("keys", Nullable(&Sequence(&STR))),
+            ),
+            typed_dict!("DoubleClick",
+                req("keys", Nullable(&Sequence(&STR))),
+                req("type", Literal(&["double_click"])),
+                req("x", INT),
+                req("y", INT),
+            ),
+            typed_dict!("Drag",
+                req("path", Iterable(&typed_dict!("DragPath", req("x", INT), req("y", INT)))),
+                req("type", Literal(&["drag"])),
+                opt("keys", Nullable(&Sequence(&STR))),
+            ),
+            typed_dict!("Keypress",
+                req("keys", Sequence(&STR)),
+                req("type", Literal(&["keypress"])),
+            ),
+            typed_dict!("Move",
+                req("type", Literal(&["move"])),
+                req("x", INT),
+                req("y", INT),
+                opt("keys", Nullable(&Sequence(&STR))),
+            ),
+            typed_dict!("Screenshot", req("type", Literal(&["screenshot"]))),
+            typed_dict!("Scroll",
+                req("scroll_x", INT),
+                req("scroll_y", INT),
+                req("type", Literal(&["scroll"])),
+                req("x", INT),
+                req("y", INT),
+                opt("keys", Nullable(&Sequence(&STR))),
+            ),
+            typed_dict!("Type", req("text", STR), req("type", Literal(&["type"]))),
+            typed_dict!("Wait", req("type", Literal(&["wait"]))),
+        ]), ANY_LENGTH)),
+    ),
+    typed_dict!("ComputerCallOutput",
+        req("call_id", STR),
+        req("output", typed_dict!("ResponseComputerToolCallOutputScreenshotParam",
+            req("type", Literal(&["computer_screenshot"])),
+            opt("file_id", STR),
+            opt("image_url", STR),
+        )),
+        req("type", Literal(&["computer_call_output"])),
+        opt("id", Nullable(&STR)),
+        opt("acknowledged_safety_checks", Nullable(&Iterable(&typed_dict!("ComputerCallOutputAcknowledgedSafetyCheck",
+            req("id", STR),
+            opt("code", Nullable(&STR)),
+            opt("message", Nullable(&STR)),
+        )))),
+        opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete"]))),
+    ),
+    typed_dict!("ResponseFunctionWebSearchParam",
+        req("id", STR),
+        req("action", Union(&[
+            typed_dict!("ActionSearch",
+                req("type", Literal(&["search"])),
+                opt("queries", Sequence(&STR)),
+                opt("query", STR),
+                opt("sources", Iterable(&typed_dict!("ActionSearchSource", req("type", Literal(&["url"])), req("url", STR)))),
+            ),
+            typed_dict!("ActionOpenPage",
+                req("type", Literal(&["open_page"])),
+                opt("url", Nullable(&STR)),
+            ),
+            typed_dict!("ActionFind",
+                req("pattern", STR),
+                req("type", Literal(&["find_in_page"])),
+                req("url", STR),
+            ),
+        ])),
+        req("status", Literal(&["in_progress", "searching", "completed", "incomplete", "failed"])),
+        req("type", Literal(&["web_search_call"])),
+    ),
+    typed_dict!("ResponseFunctionToolCallParam",
+        opt("async", Bool),
+        req("arguments", STR),
+        req("call_id", STR),
+        req("name", STR),
+        req("type", Literal(&["function_call"])),
+        opt("id", STR),
+        opt("caller", Nullable(&Union(&[CALLER_DIRECT, CALLER_PROGRAM]))),
+        opt("namespace", STR),
+        opt("status", Literal(&["in_progress", "completed", "incomplete"])),
+    ),
+    typed_dict!("FunctionCallOutput",
+        req("output", Union(&[
+            STR,
+            List(&Union(&[
+                typed_dict!("ResponseInputTextContentParam",
+                    req("text", STR),
+                    req("type", Literal(&["input_text"])),
+                    opt("prompt_cache_breakpoint", Nullable(&PROMPT_CACHE_BREAKPOINT)),
+                ),
+                typed_dict!("ResponseInputImageContentParam",
+                    req("type", Literal(&["input_image"])),
+                    opt("detail", Nullable(&Literal(&["low", "high", "auto", "original"]))),
+                    opt("file_id", Nullable(&STR)),
+                    opt("image_url", Nullable(&STR)),
+                    opt("prompt_cache_breakpoint", Nullable(&PROMPT_CACHE_BREAKPOINT)),
+                ),
+                typed_dict!("ResponseInputFileContentParam",
+                    req("type", Literal(&["input_file"])),
+                    opt("detail", Literal(&["auto", "low", "high"])),
+                    opt("file_data", Nullable(&STR)),
+                    opt("file_id", Nullable(&STR)),
+                    opt("file_url", Nullable(&STR)),
+                    opt("filename", Nullable(&STR)),
+                    opt("prompt_cache_breakpoint", Nullable(&PROMPT_CACHE_BREAKPOINT)),
+                ),
+            ]), ANY_LENGTH),
+        ])),
+        req("type", Literal(&["function_call_output"])),
+        opt("id", Nullable(&STR)),
+        opt("call_id", Nullable(&STR)),
+        opt("caller", Nullable(&Union(&[
+            typed_dict!("FunctionCallOutputCallerDirect", req("type", Literal(&["direct"]))),
+            typed_dict!("FunctionCallOutputCallerProgram", req("caller_id", STR), req("type", Literal(&["program"]))),
+        ]))),
+        opt("name", Nullable(&STR)),
+        opt("namespace", Nullable(&STR)),
+        opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete"]))),
+    ),
+    typed_dict!("ToolSearchCall",
+        req("arguments", Any),
+        req("type", Literal(&["tool_search_call"])),
+        opt("id", Nullable(&STR)),
+        opt("call_id", Nullable(&STR)),
+        opt("execution", Literal(&["server", "client"])),
+        opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete"]))),
+    ),
+    typed_dict!("ResponseToolSearchOutputItemParamParam",
+        req("tools", Iterable(&Union(&[
+            FUNCTION_TOOL_PARAM,
+            FILE_SEARCH_TOOL_PARAM,
+            COMPUTER_TOOL_PARAM,
+            COMPUTER_USE_PREVIEW_TOOL_PARAM,
+            WEB_SEARCH_TOOL_PARAM,
+            typed_dict!("ToolMcp",
+                req("server_label", STR),
+                req("type", Literal(&["mcp"])),
+                opt("allowed_callers", Nullable(&List(&Literal(&["direct", "programmatic"]), ANY_LENGTH))),
+                opt("allowed_tools", Nullable(&Union(&[
+                    Sequence(&STR),
+                    typed_dict!("ToolMcpAllowedToolsMcpToolFilter", opt("read_only", Bool), opt("tool_names", Sequence(&STR))),
+                ]))),
+                opt("authorization", STR),
+                opt("connector_id", Literal(&["connector_dropbox", "connector_gmail", "connector_googlecalendar", "connector_googledrive", "connector_microsoftteams", "connector_outlookcalendar", "connector_outlookemail", "connector_sharepoint"])),
+                opt("defer_loading", Bool),
+                opt("headers", Nullable(&Dict(&STR, &STR))),
+                opt("require_approval", Nullable(&Union(&[
+                    typed_dict!("ToolMcpRequireApprovalMcpToolApprovalFilter",
+                        opt("always", typed_dict!("ToolMcpRequireApprovalMcpToolApprovalFilterAlways", opt("read_only", Bool), opt("tool_names", Sequence(&STR)))),
+                        opt("never", typed_dict!("ToolMcpRequireApprovalMcpToolApprovalFilterNever", opt("read_only", Bool), opt("tool_names", Sequence(&STR)))),
+                    ),
+                    Literal(&["always", "never"]),
+                ]))),
+                opt("server_description", STR),
+                opt("server_url", STR),
+                opt("tunnel_id", STR),
+            ),
+            typed_dict!("ToolCodeInterpreter",
+                req("container", Union(&[
+                    STR,
+                    typed_dict!("ToolCodeInterpreterContainerCodeInterpreterToolAuto",
+                        req("type", Literal(&["auto"])),
+                        opt("file_ids", Sequence(&STR)),
+                        opt("memory_limit", Nullable(&Literal(&["1g", "4g", "16g", "64g"]))),
+                        opt("network_policy", Union(&[
+                            CONTAINER_NETWORK_POLICY_DISABLED_PARAM,
+                            CONTAINER_NETWORK_POLICY_ALLOWLIST_PARAM,
+                        ])),
+                    ),
+                ])),
+                req("type", Literal(&["code_interpreter"])),
+                opt("allowed_callers", Nullable(&List(&Literal(&["direct", "programmatic"]), ANY_LENGTH))),
+            ),
+            typed_dict!("ToolProgrammaticToolCalling", req("type", Literal(&["programmatic_tool_calling"]))),
+            typed_dict!("ToolImageGeneration",
+                req("type", Literal(&["image_generation"])),
+                opt("action", Literal(&["generate", "edit", "auto"])),
+                opt("background", Literal(&["transparent", "opaque", "auto"])),
+                opt("complexity", Literal(&["low", "medium", "high"])),
+                opt("frame_count", INT),
+                opt("frame_duration_ms", INT),
+                opt("input_fidelity", Nullable(&Literal(&["high", "low"]))),
+                opt("input_image_mask", typed_dict!("ToolImageGenerationInputImageMask", opt("file_id", STR), opt("image_url", STR))),
+                opt("model", Union(&[
+                    STR,
+                    Literal(&["gpt-image-1", "gpt-image-1-mini", "gpt-image-2", "gpt-image-2-2026-04-21", "gpt-image-2.5-sunburst", "gpt-image-2.5-sunburst-2026-09-08", "gpt-image-2.5-flare", "gpt-image-2.5-flare-2026-09-08", "gpt-image-2.6-sunburst", "gpt-image-2.6-flare", "gpt-image-1.5", "chatgpt-image-latest"]),
+                ])),
+                opt("moderation", Literal(&["auto", "low"])),
+                opt("output_compression", INT),
+                opt("output_format", Literal(&["png", "webp", "jpeg", "gif", "svg"])),
+                opt("partial_images", INT),
+                opt("quality", Literal(&["low", "medium", "high", "xhigh", "max", "auto"])),
+                opt("size", Union(&[
+                    STR,
+                    Literal(&["1024x1024", "1024x1536", "1536x1024", "auto"]),
+                ])),
+                opt("svg", typed_dict!("ToolImageGenerationSvg",
+                    opt("model", STR),
+                    opt("reasoning", Nullable(&typed_dict!("ToolImageGenerationSvgReasoning",
+                        opt("effort", Literal(&["none", "minimal", "low", "medium", "high", "xhigh", "max"])),
+                    ))),
+                )),
+            ),
+            typed_dict!("ToolLocalShell", req("type", Literal(&["local_shell"]))),
+            FUNCTION_SHELL_TOOL_PARAM,
+            CUSTOM_TOOL_PARAM,
+            typed_dict!("ToolSearchOutputNamespaceToolParam",
+                req("description", STR),
+                req("name", STR),
+                req("tools", Iterable(&Union(&[TOOL_FUNCTION, CUSTOM_TOOL_PARAM]))),
+                req("type", Literal(&["namespace"])),
+            ),
+            TOOL_SEARCH_TOOL_PARAM,
+            WEB_SEARCH_PREVIEW_TOOL_PARAM,
+            APPLY_PATCH_TOOL_PARAM,
+        ]))),
+        req("type", Literal(&["tool_search_output"])),
+        opt("id", Nullable(&STR)),
+        opt("call_id", Nullable(&STR)),
+        opt("execution", Literal(&["server", "client"])),
+        opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete"]))),
+    ),
+    typed_dict!("AdditionalTools",
+        req("role", Literal(&["developer"])),
+        req("tools", Iterable(&Union(&[
+            FUNCTION_TOOL_PARAM,
+            FILE_SEARCH_TOOL_PARAM,
+            COMPUTER_TOOL_PARAM,
+            COMPUTER_USE_PREVIEW_TOOL_PARAM,
+            WEB_SEARCH_TOOL_PARAM,
+            typed_dict!("Mcp",
+                req("server_label", STR),
+                req("type", Literal(&["mcp"])),
+                opt("allowed_callers", Nullable(&List(&Literal(&["direct", "programmatic"]), ANY_LENGTH))),
+                opt("allowed_tools", Nullable(&Union(&[
+                    Sequence(&STR),
+                    typed_dict!("McpAllowedToolsMcpToolFilter", opt("read_only", Bool), opt("tool_names", Sequence(&STR))),
+                ]))),
+                opt("authorization", STR),
+                opt("connector_id", Literal(&["connector_dropbox", "connector_gmail", "connector_googlecalendar", "connector_googledrive", "connector_microsoftteams", "connector_outlookcalendar", "connector_outlookemail", "connector_sharepoint"])),
+                opt("defer_loading", Bool),
+                opt("headers", Nullable(&Dict(&STR, &STR))),
+                opt("require_approval", Nullable(&Union(&[
+                    typed_dict!("McpRequireApprovalMcpToolApprovalFilter",
+                        opt("always", typed_dict!("McpRequireApprovalMcpToolApprovalFilterAlways", opt("read_only", Bool), opt("tool_names", Sequence(&STR)))),
+                        opt("never", typed_dict!("McpRequireApprovalMcpToolApprovalFilterNever", opt("read_only", Bool), opt("tool_names", Sequence(&STR)))),
+                    ),
+                    Literal(&["always", "never"]),
+                ]))),
+                opt("server_description", STR),
+                opt("server_url", STR),
+                opt("tunnel_id", STR),
+            ),
+            typed_dict!("CodeInterpreter",
+                req("container", Union(&[
+                    STR,
+                    typed_dict!("CodeInterpreterContainerCodeInterpreterToolAuto",
+                        req("type", Literal(&["auto"])),
+                        opt("file_ids", Sequence(&STR)),
+                        opt("memory_limit", Nullable(&Literal(&["1g", "4g", "16g", "64g"]))),
+                        opt("network_policy", Union(&[
+                            CONTAINER_NETWORK_POLICY_DISABLED_PARAM,
+                            CONTAINER_NETWORK_POLICY_ALLOWLIST_PARAM,
+                        ])),
+                    ),
+                ])),
+                req("type", Literal(&["code_interpreter"])),
+                opt("allowed_callers", Nullable(&List(&Literal(&["direct", "programmatic"]), ANY_LENGTH))),
+            ),
+            typed_dict!("ProgrammaticToolCalling", req("type", Literal(&["programmatic_tool_calling"]))),
+            typed_dict!("ImageGeneration",
+                req("type", Literal(&["image_generation"])),
+                opt("action", Literal(&["generate", "edit", "auto"])),
+                opt("background", Literal(&["transparent", "opaque", "auto"])),
+                opt("complexity", Literal(&["low", "medium", "high"])),
+                opt("frame_count", INT),
+                opt("frame_duration_ms", INT),
+                opt("input_fidelity", Nullable(&Literal(&["high", "low"]))),
+                opt("input_image_mask", typed_dict!("ImageGenerationInputImageMask", opt("file_id", STR), opt("image_url", STR))),
+                opt("model", Union(&[
+                    STR,
+                    Literal(&["gpt-image-1", "gpt-image-1-mini", "gpt-image-2", "gpt-image-2-2026-04-21", "gpt-image-2.5-sunburst", "gpt-image-2.5-sunburst-2026-09-08", "gpt-image-2.5-flare", "gpt-image-2.5-flare-2026-09-08", "gpt-image-2.6-sunburst", "gpt-image-2.6-flare", "gpt-image-1.5", "chatgpt-image-latest"]),
+                ])),
+                opt("moderation", Literal(&["auto", "low"])),
+                opt("output_compression", INT),
+                opt("output_format", Literal(&["png", "webp", "jpeg", "gif", "svg"])),
+                opt("partial_images", INT),
+                opt("quality", Literal(&["low", "medium", "high", "xhigh", "max", "auto"])),
+                opt("size", Union(&[
+                    STR,
+                    Literal(&["1024x1024", "1024x1536", "1536x1024", "auto"]),
+                ])),
+                opt("svg", typed_dict!("ImageGenerationSvg",
+                    opt("model", STR),
+                    opt("reasoning", Nullable(&typed_dict!("ImageGenerationSvgReasoning",
+                        opt("effort", Literal(&["none", "minimal", "low", "medium", "high", "xhigh", "max"])),
+                    ))),
+                )),
+            ),
+            typed_dict!("LocalShell", req("type", Literal(&["local_shell"]))),
+            FUNCTION_SHELL_TOOL_PARAM,
+            CUSTOM_TOOL_PARAM,
+            typed_dict!("NamespaceToolParam",
+                req("description", STR),
+                req("name", STR),
+                req("tools", Iterable(&Union(&[TOOL_FUNCTION, CUSTOM_TOOL_PARAM]))),
+                req("type", Literal(&["namespace"])),
+            ),
+            TOOL_SEARCH_TOOL_PARAM,
+            WEB_SEARCH_PREVIEW_TOOL_PARAM,
+            APPLY_PATCH_TOOL_PARAM,
+        ]))),
+        req("type", Literal(&["additional_tools"])),
+        opt("id", Nullable(&STR)),
+    ),
+    typed_dict!("ResponseConfigurationUpdateItemParamParam",
+        req("type", Literal(&["configuration_update"])),
+        opt("id", Nullable(&STR)),
+        opt("reasoning", typed_dict!("Reasoning",
+            opt("effort", Nullable(&Literal(&["none", "minimal", "low", "medium", "high", "xhigh", "max"]))),
+        )),
+        opt("text", typed_dict!("Text",
+            req("format", Union(&[
+                typed_dict!("ResponseFormatText", req("type", Literal(&["text"]))),
+                typed_dict!("ResponseFormatTextJSONSchemaConfigParam",
+                    req("name", STR),
+                    req("schema", Dict(&STR, &Any)),
+                    req("type", Literal(&["json_schema"])),
+                    opt("description", STR),
+                    opt("strict", Nullable(&Bool)),
+                ),
+            ])),
+        )),
+    ),
+    typed_dict!("ResponseReasoningItemParam",
+        req("id", STR),
+        req("summary", Iterable(&typed_dict!("Summary", req("text", STR), req("type", Literal(&["summary_text"]))))),
+        req("type", Literal(&["reasoning"])),
+        opt("content", Iterable(&typed_dict!("Content", req("text", STR), req("type", Literal(&["reasoning_text"]))))),
+        opt("encrypted_content", Nullable(&STR)),
+        opt("status", Literal(&["in_progress", "completed", "incomplete"])),
+    ),
+    typed_dict!("ResponseCompactionItemParamParam",
+        req("encrypted_content", STR),
+        req("type", Literal(&["compaction"])),
+        opt("id", Nullable(&STR)),
+    ),
+    typed_dict!("ImageGenerationCall",
+        req("id", STR),
+        req("result", Nullable(&STR)),
+        req("status", Literal(&["in_progress", "completed", "generating", "failed"])),
+        req("type", Literal(&["image_generation_call"])),
+        opt("action", Nullable(&Literal(&["generate", "edit", "auto"]))),
+        opt("background", Nullable(&Literal(&["transparent", "opaque", "auto"]))),
+        opt("error", typed_dict!("ImageGenerationCallError",
+            req("code", Nullable(&STR)),
+            req("message", STR),
+            req("param", Nullable(&STR)),
+            req("type", STR),
+            opt("moderation_details", typed_dict!("ImageGenerationCallErrorModerationDetails",
+                req("categories", Sequence(&STR)),
+                req("moderation_stage", Literal(&["input", "output", "unknown"])),
+            )),
+        )),
+        opt("output_format", Nullable(&Literal(&["png", "webp", "jpeg", "gif", "svg"]))),
+        opt("quality", Nullable(&Literal(&["low", "medium", "high", "xhigh", "max", "auto"]))),
+        opt("revised_prompt", Nullable(&STR)),
+        opt("size", Nullable(&Union(&[STR, Literal(&["1024x1024", "1024x1536", "1536x1024"])]))),
+        opt("svg_usage", typed_dict!("ImageGenerationCallSvgUsage",
+            req("input_tokens", INT),
+            req("model", STR),
+            req("output_tokens", INT),
+            req("reasoning_tokens", INT),
+            req("total_tokens", INT),
+        )),
+    ),
+    typed_dict!("ResponseCodeInterpreterToolCallParam",
+        req("id", STR),
+        req("code", Nullable(&STR)),
+        req("container_id", STR),
+        req("outputs", Nullable(&Iterable(&Union(&[
+            typed_dict!("OutputLogs", req("logs", STR), req("type", Literal(&["logs"]))),
+            typed_dict!("OutputImage", req("type", Literal(&["image"])), req("url", STR)),
+        ])))),
+        req("status", Literal(&["in_progress", "completed", "incomplete", "interpreting", "failed"])),
+        req("type", Literal(&["code_interpreter_call"])),
+    ),
+    typed_dict!("LocalShellCall",
+        req("id", STR),
+        req("action", typed_dict!("LocalShellCallAction",
+            req("command", Sequence(&STR)),
+            req("env", Dict(&STR, &STR)),
+            req("type", Literal(&["exec"])),
+            opt("timeout_ms", Nullable(&INT)),
+            opt("user", Nullable(&STR)),
+            opt("working_directory", Nullable(&STR)),
+        )),
+        req("call_id", STR),
+        req("status", Literal(&["in_progress", "completed", "incomplete"])),
+        req("type", Literal(&["local_shell_call"])),
+    ),
+    typed_dict!("LocalShellCallOutput",
+        req("id", STR),
+        req("output", STR),
+        req("type", Literal(&["local_shell_call_output"])),
+        opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete"]))),
+    ),
+    typed_dict!("ShellCall",
+        req("action", typed_dict!("ShellCallAction",
+            req("commands", Sequence(&STR)),
+            opt("max_output_length", Nullable(&INT)),
+            opt("timeout_ms", Nullable(&INT)),
+        )),
+        req("call_id", STR),
+        req("type", Literal(&["shell_call"])),
+        opt("id", Nullable(&STR)),
+        opt("caller", Nullable(&Union(&[
+            typed_dict!("ShellCallCallerDirect", req("type", Literal(&["direct"]))),
+            typed_dict!("ShellCallCallerProgram", req("caller_id", STR), req("type", Literal(&["program"]))),
+        ]))),
+        opt("environment", Nullable(&Union(&[LOCAL_ENVIRONMENT_PARAM, CONTAINER_REFERENCE_PARAM]))),
+        opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete"]))),
+    ),
+    typed_dict!("ShellCallOutput",
+        req("call_id", STR),
+        req("output", Iterable(&typed_dict!("ResponseFunctionShellCallOutputContentParam",
+            req("outcome", Union(&[
+                typed_dict!("OutcomeTimeout", req("type", Literal(&["timeout"]))),
+                typed_dict!("OutcomeExit", req("exit_code", INT), req("type", Literal(&["exit"]))),
+            ])),
+            req("stderr", STR),
+            req("stdout", STR),
+        ))),
+        req("type", Literal(&["shell_call_output"])),
+        opt("id", Nullable(&STR)),
+        opt("caller", Nullable(&Union(&[
+            typed_dict!("ShellCallOutputCallerDirect", req("type", Literal(&["direct"]))),
+            typed_dict!("ShellCallOutputCallerProgram", req("caller_id", STR), req("type", Literal(&["program"]))),
+        ]))),
+        opt("max_output_length", Nullable(&INT)),
+        opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete"]))),
+    ),
+    typed_dict!("ApplyPatchCall",
+        req("call_id", STR),
+        req("operation", Union(&[
+            typed_dict!("ApplyPatchCallOperationCreateFile",
+                req("diff", STR),
+                req("path", STR),
+                req("type", Literal(&["create_file"])),
+            ),
+            typed_dict!("ApplyPatchCallOperationDeleteFile", req("path", STR), req("type", Literal(&["delete_file"]))),
+            typed_dict!("ApplyPatchCallOperationUpdateFile",
+                req("diff", STR),
+                req("path", STR),
+                req("type", Literal(&["update_file"])),
+            ),
+        ])),
+        req("status", Literal(&["in_progress", "completed"])),
+        req("type", Literal(&["apply_patch_call"])),
+        opt("id", Nullable(&STR)),
+        opt("caller", Nullable(&Union(&[
+            typed_dict!("ApplyPatchCallCallerDirect", req("type", Literal(&["direct"]))),
+            typed_dict!("ApplyPatchCallCallerProgram", req("caller_id", STR), req("type", Literal(&["program"]))),
+        ]))),
+    ),
+    typed_dict!("ApplyPatchCallOutput",
+        req("call_id", STR),
+        req("status", Literal(&["completed", "failed"])),
+        req("type", Literal(&["apply_patch_call_output"])),
+        opt("id", Nullable(&STR)),
+        opt("caller", Nullable(&Union(&[
+            typed_dict!("ApplyPatchCallOutputCallerDirect", req("type", Literal(&["direct"]))),
+            typed_dict!("ApplyPatchCallOutputCallerProgram", req("caller_id", STR), req("type", Literal(&["program"]))),
+        ]))),
+        opt("output", Nullable(&STR)),
+    ),
+    typed_dict!("McpListTools",
+        req("id", STR),
+        req("server_label", STR),
+        req("tools", Iterable(&typed_dict!("McpListToolsTool",
+            req("input_schema", Any),
+            req("name", STR),
+            opt("annotations", Nullable(&Any)),
+            opt("description", Nullable(&STR)),
+        ))),
+        req("type", Literal(&["mcp_list_tools"])),
+        opt("error", Nullable(&STR)),
+    ),
+    typed_dict!("McpApprovalRequest",
+        req("id", STR),
+        req("arguments", STR),
+        req("name", STR),
+        req("server_label", STR),
+        req("type", Literal(&["mcp_approval_request"])),
+    ),
+    typed_dict!("McpApprovalResponse",
+        req("approval_request_id", STR),
+        req("approve", Bool),
+        req("type", Literal(&["mcp_approval_response"])),
+        opt("id", Nullable(&STR)),
+        opt("reason", Nullable(&STR)),
+    ),
+    typed_dict!("McpCall",
+        req("id", STR),
+        req("arguments", STR),
+        req("name", STR),
+        req("server_label", STR),
+        req("type", Literal(&["mcp_call"])),
+        opt("approval_request_id", Nullable(&STR)),
+        opt("error", Nullable(&Union(&[
+            typed_dict!("McpProtocolError",
+                req("code", INT),
+                req("message", STR),
+                req("type", Literal(&["mcp_protocol_error"])),
+            ),
+            typed_dict!("McpToolExecutionError",
+                req("content", Any),
+                req("type", Literal(&["mcp_tool_execution_error"])),
+            ),
+            typed_dict!("HTTPError",
+                req("code", INT),
+                req("message", STR),
+                req("type", Literal(&["http_error"])),
+            ),
+        ]))),
+        opt("output", Nullable(&STR)),
+        opt("status", Literal(&["in_progress", "completed", "incomplete", "calling", "failed"])),
+    ),
+    typed_dict!("ResponseCustomToolCallOutputParam",
+        req("call_id", STR),
+        req("output", Union(&[
+            STR,
+            Iterable(&Union(&[
+                RESPONSE_INPUT_TEXT_PARAM,
+                RESPONSE_INPUT_IMAGE_PARAM,
+                RESPONSE_INPUT_FILE_PARAM,
+            ])),
+        ])),
+        req("type", Literal(&["custom_tool_call_output"])),
+        opt("id", STR),
+        opt("caller", Nullable(&Union(&[CALLER_DIRECT, CALLER_PROGRAM]))),
+    ),
+    typed_dict!("ResponseCustomToolCallParam",
+        opt("async", Bool),
+        req("call_id", STR),
+        req("input", STR),
+        req("name", STR),
+        req("type", Literal(&["custom_tool_call"])),
+        opt("id", STR),
+        opt("caller", Nullable(&Union(&[CALLER_DIRECT, CALLER_PROGRAM]))),
+        opt("namespace", STR),
+    ),
+    typed_dict!("CompactionTrigger",
+        req("type", Literal(&["compaction_trigger"])),
+        opt("id", Nullable(&STR)),
+    ),
+    typed_dict!("ItemReference",
+        req("id", STR),
+        opt("type", Nullable(&Literal(&["item_reference"]))),
+    ),
+    typed_dict!("Program",
+        req("id", STR),
+        req("call_id", STR),
+        req("code", STR),
+        req("fingerprint", STR),
+        req("type", Literal(&["program"])),
+    ),
+    typed_dict!("ProgramOutput",
+        req("id", STR),
+        req("call_id", STR),
+        req("result", STR),
+        req("status", Literal(&["completed", "incomplete"])),
+        req("type", Literal(&["program_output"])),
+    ),
     Union(&[
-        Model(&RESPONSE_OUTPUT_MESSAGE),
-        Model(&RESPONSE_FILE_SEARCH_TOOL_CALL),
-        Model(&RESPONSE_FUNCTION_TOOL_CALL),
-        Model(&RESPONSE_FUNCTION_TOOL_CALL_OUTPUT_ITEM),
-        Model(&RESPONSE_FUNCTION_WEB_SEARCH),
-        Model(&RESPONSE_COMPUTER_TOOL_CALL),
-        Model(&RESPONSE_COMPUTER_TOOL_CALL_OUTPUT_ITEM),
-        Model(&RESPONSE_REASONING_ITEM),
-        Model(&PROGRAM_2),
-        Model(&PROGRAM_OUTPUT_2),
-        Model(&RESPONSE_TOOL_SEARCH_CALL),
-        Model(&RESPONSE_TOOL_SEARCH_OUTPUT_ITEM),
-        Model(&ADDITIONAL_TOOLS_2),
-        Model(&RESPONSE_COMPACTION_ITEM),
-        Model(&IMAGE_GENERATION_CALL_2),
-        Model(&RESPONSE_CODE_INTERPRETER_TOOL_CALL),
-        Model(&LOCAL_SHELL_CALL_2),
-        Model(&LOCAL_SHELL_CALL_OUTPUT_2),
-        Model(&RESPONSE_FUNCTION_SHELL_TOOL_CALL),
-        Model(&RESPONSE_FUNCTION_SHELL_TOOL_CALL_OUTPUT),
-        Model(&RESPONSE_APPLY_PATCH_TOOL_CALL),
-        Model(&RESPONSE_APPLY_PATCH_TOOL_CALL_OUTPUT),
-        Model(&MCP_CALL_2),
-        Model(&MCP_LIST_TOOLS_2),
-        Model(&MCP_APPROVAL_REQUEST_2),
-        Model(&MCP_APPROVAL_RESPONSE_2),
-        Model(&RESPONSE_CUSTOM_TOOL_CALL),
-        Model(&RESPONSE_CUSTOM_TOOL_CALL_OUTPUT_ITEM),
+        RESPONSE_OUTPUT_MESSAGE,
+        plain_model!("ResponseFileSearchToolCall",
+            req("id", STR),
+            req("queries", List(&STR, ANY_LENGTH)),
+            req("status", Literal(&["in_progress", "searching", "completed", "incomplete", "failed"])),
+            req("type", Literal(&["file_search_call"])),
+            opt("results", Nullable(&List(&plain_model!("Result",
+                opt("attributes", Nullable(&Dict(&STR, &Union(&[STR, FLOAT, Bool])))),
+                opt("file_id", Nullable(&STR)),
+                opt("filename", Nullable(&STR)),
+                opt("score", Nullable(&FLOAT)),
+                opt("text", Nullable(&STR)),
+            ), ANY_LENGTH))),
+        ),
+        plain_model!("ResponseFunctionToolCall",
+            req("arguments", STR),
+            req("call_id", STR),
+            req("name", STR),
+            req("type", Literal(&["function_call"])),
+            opt("id", Nullable(&STR)),
+            opt("async", Nullable(&Bool)),
+            opt("caller", Nullable(&Nullable(&Union(&[CALLER_DIRECT_2, CALLER_PROGRAM_2])))),
+            opt("namespace", Nullable(&STR)),
+            opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete"]))),
+        ),
+        plain_model!("ResponseFunctionToolCallOutputItem",
+            req("id", STR),
+            req("output", Union(&[
+                STR,
+                List(&Union(&[
+                    RESPONSE_INPUT_TEXT,
+                    RESPONSE_INPUT_IMAGE,
+                    RESPONSE_INPUT_FILE,
+                ]), ANY_LENGTH),
+            ])),
+            req("status", Literal(&["in_progress", "completed", "incomplete"])),
+            req("type", Literal(&["function_call_output"])),
+            opt("call_id", Nullable(&STR)),
+            opt("caller", Nullable(&Nullable(&Union(&[CALLER_DIRECT_2, CALLER_PROGRAM_2])))),
+            opt("created_by", Nullable(&STR)),
+            opt("name", Nullable(&STR)),
+            opt("namespace", Nullable(&STR)),
+        ),
+        plain_model!("ResponseFunctionWebSearch",
+            req("id", STR),
+            req("action", Union(&[
+                plain_model!("ActionSearch",
+                    req("type", Literal(&["search"])),
+                    opt("queries", Nullable(&List(&STR, ANY_LENGTH))),
+                    opt("query", Nullable(&STR)),
+                    opt("sources", Nullable(&List(&plain_model!("ActionSearchSource", req("type", Literal(&["url"])), req("url", STR)), ANY_LENGTH))),
+                ),
+                plain_model!("ActionOpenPage",
+                    req("type", Literal(&["open_page"])),
+                    opt("url", Nullable(&STR)),
+                ),
+                plain_model!("ActionFind",
+                    req("pattern", STR),
+                    req("type", Literal(&["find_in_page"])),
+                    req("url", STR),
+                ),
+            ])),
+            req("status", Literal(&["in_progress", "searching", "completed", "failed", "incomplete"])),
+            req("type", Literal(&["web_search_call"])),
+        ),
+        plain_model!("ResponseComputerToolCall",
+            req("id", STR),
+            req("call_id", STR),
+            req("pending_safety_checks", List(&plain_model!("PendingSafetyCheck",
+                req("id", STR),
+                opt("code", Nullable(&STR)),
+                opt("message", Nullable(&STR)),
+            ), ANY_LENGTH)),
+            req("status", Literal(&["in_progress", "completed", "incomplete"])),
+            req("type", Literal(&["computer_call"])),
+            opt("action", Nullable(&Union(&[
+                plain_model!("ActionClick",
+                    req("button", Literal(&["left", "right", "wheel", "back", "forward"])),
+                    req("type", Literal(&["click"])),
+                    req("x", INT),
+                    req("y", INT),
+                    opt("keys", Nullable(&List(&STR, ANY_LENGTH))),
+                ),
+                plain_model!("ActionDoubleClick",
+                    opt("keys", Nullable(&List(&STR, ANY_LENGTH))),
+                    req("type", Literal(&["double_click"])),
+                    req("x", INT),
+                    req("y", INT),
+                ),
+                plain_model!("ActionDrag",
+                    req("path", List(&plain_model!("ActionDragPath", req("x", INT), req("y", INT)), ANY_LENGTH)),
+                    req("type", Literal(&["drag"])),
+                    opt("keys", Nullable(&List(&STR, ANY_LENGTH))),
+                ),
+                plain_model!("ActionKeypress",
+                    req("keys", List(&STR, ANY_LENGTH)),
+                    req("type", Literal(&["keypress"])),
+                ),
+                plain_model!("ActionMove",
+                    req("type", Literal(&["move"])),
+                    req("x", INT),
+                    req("y", INT),
+                    opt("keys", Nullable(&List(&STR, ANY_LENGTH))),
+                ),
+                plain_model!("ActionScreenshot", req("type", Literal(&["screenshot"]))),
+                plain_model!("ActionScroll",
+                    req("scroll_x", INT),
+                    req("scroll_y", INT),
+                    req("type", Literal(&["scroll"])),
+                    req("x", INT),
+                    req("y", INT),
+                    opt("keys", Nullable(&List(&STR, ANY_LENGTH))),
+                ),
+                plain_model!("ActionType", req("text", STR), req("type", Literal(&["type"]))),
+                plain_model!("ActionWait", req("type", Literal(&["wait"]))),
+            ]))),
+            opt("actions", Nullable(&List(&Union(&[
+                plain_model!("Click",
+                    req("button", Literal(&["left", "right", "wheel", "back", "forward"])),
+                    req("type", Literal(&["click"])),
+                    req("x", INT),
+                    req("y", INT),
+                    opt("keys", Nullable(&List(&STR, ANY_LENGTH))),
+                ),
+                plain_model!("DoubleClick",
+                    opt("keys", Nullable(&List(&STR, ANY_LENGTH))),
+                    req("type", Literal(&["double_click"])),
+                    req("x", INT),
+                    req("y", INT),
+                ),
+                plain_model!("Drag",
+                    req("path", List(&plain_model!("DragPath", req("x", INT), req("y", INT)), ANY_LENGTH)),
+                    req("type", Literal(&["drag"])),
+                    opt("keys", Nullable(&List(&STR, ANY_LENGTH))),
+                ),
+                plain_model!("Keypress",
+                    req("keys", List(&STR, ANY_LENGTH)),
+                    req("type", Literal(&["keypress"])),
+                ),
+                plain_model!("Move",
+                    req("type", Literal(&["move"])),
+                    req("x", INT),
+                    req("y", INT),
+                    opt("keys", Nullable(&List(&STR, ANY_LENGTH))),
+                ),
+                plain_model!("Screenshot", req("type", Literal(&["screenshot"]))),
+                plain_model!("Scroll",
+                    req("scroll_x", INT),
+                    req("scroll_y", INT),
+                    req("type", Literal(&["scroll"])),
+                    req("x", INT),
+                    req("y", INT),
+                    opt("keys", Nullable(&List(&STR, ANY_LENGTH))),
+                ),
+                plain_model!("Type", req("text", STR), req("type", Literal(&["type"]))),
+                plain_model!("Wait", req("type", Literal(&["wait"]))),
+            ]), ANY_LENGTH))),
+        ),
+        plain_model!("ResponseComputerToolCallOutputItem",
+            req("id", STR),
+            req("call_id", STR),
+            req("output", plain_model!("ResponseComputerToolCallOutputScreenshot",
+                req("type", Literal(&["computer_screenshot"])),
+                opt("file_id", Nullable(&STR)),
+                opt("image_url", Nullable(&STR)),
+            )),
+            req("status", Literal(&["completed", "incomplete", "failed", "in_progress"])),
+            req("type", Literal(&["computer_call_output"])),
+            opt("acknowledged_safety_checks", Nullable(&List(&plain_model!("AcknowledgedSafetyCheck",
+                req("id", STR),
+                opt("code", Nullable(&STR)),
+                opt("message", Nullable(&STR)),
+            ), ANY_LENGTH))),
+            opt("created_by", Nullable(&STR)),
+        ),
+        RESPONSE_REASONING_ITEM,
+        plain_model!("Program",
+            req("id", STR),
+            req("call_id", STR),
+            req("code", STR),
+            req("fingerprint", STR),
+            req("type", Literal(&["program"])),
+        ),
+        plain_model!("ProgramOutput",
+            req("id", STR),
+            req("call_id", STR),
+            req("result", STR),
+            req("status", Literal(&["completed", "incomplete"])),
+            req("type", Literal(&["program_output"])),
+        ),
+        plain_model!("ResponseToolSearchCall",
+            req("id", STR),
+            req("arguments", Any),
+            opt("call_id", Nullable(&STR)),
+            req("execution", Literal(&["server", "client"])),
+            req("status", Literal(&["in_progress", "completed", "incomplete"])),
+            req("type", Literal(&["tool_search_call"])),
+            opt("created_by", Nullable(&STR)),
+        ),
+        plain_model!("ResponseToolSearchOutputItem",
+            req("id", STR),
+            opt("call_id", Nullable(&STR)),
+            req("execution", Literal(&["server", "client"])),
+            req("status", Literal(&["in_progress", "completed", "incomplete"])),
+            req("tools", List(&Union(&[
+                FUNCTION_TOOL,
+                FILE_SEARCH_TOOL,
+                COMPUTER_TOOL,
+                COMPUTER_USE_PREVIEW_TOOL,
+                WEB_SEARCH_TOOL,
+                MCP,
+                CODE_INTERPRETER,
+                PROGRAMMATIC_TOOL_CALLING,
+                IMAGE_GENERATION,
+                LOCAL_SHELL,
+                FUNCTION_SHELL_TOOL,
+                CUSTOM_TOOL,
+                NAMESPACE_TOOL,
+                TOOL_SEARCH_TOOL,
+                WEB_SEARCH_PREVIEW_TOOL,
+                APPLY_PATCH_TOOL,
+            ]), ANY_LENGTH)),
+            req("type", Literal(&["tool_search_output"])),
+            opt("created_by", Nullable(&STR)),
+        ),
+        plain_model!("AdditionalTools",
+            req("id", STR),
+            req("role", Literal(&["unknown", "user", "assistant", "system", "critic", "discriminator", "developer", "tool"])),
+            req("tools", List(&Union(&[
+                FUNCTION_TOOL,
+                FILE_SEARCH_TOOL,
+                COMPUTER_TOOL,
+                COMPUTER_USE_PREVIEW_TOOL,
+                WEB_SEARCH_TOOL,
+                MCP,
+                CODE_INTERPRETER,
+                PROGRAMMATIC_TOOL_CALLING,
+                IMAGE_GENERATION,
+                LOCAL_SHELL,
+                FUNCTION_SHELL_TOOL,
+                CUSTOM_TOOL,
+                NAMESPACE_TOOL,
+                TOOL_SEARCH_TOOL,
+                WEB_SEARCH_PREVIEW_TOOL,
+                APPLY_PATCH_TOOL,
+            ]), ANY_LENGTH)),
+            req("type", Literal(&["additional_tools"])),
+        ),
+        plain_model!("ResponseCompactionItem",
+            req("id", STR),
+            req("encrypted_content", STR),
+            req("type", Literal(&["compaction"])),
+            opt("created_by", Nullable(&STR)),
+        ),
+        plain_model!("ImageGenerationCall",
+            req("id", STR),
+            opt("result", Nullable(&STR)),
+            req("status", Literal(&["in_progress", "completed", "generating", "failed"])),
+            req("type", Literal(&["image_generation_call"])),
+            opt("action", Nullable(&Literal(&["generate", "edit", "auto"]))),
+            opt("background", Nullable(&Literal(&["transparent", "opaque", "auto"]))),
+            opt("error", Nullable(&plain_model!("ImageGenerationCallError",
+                opt("code", Nullable(&STR)),
+                req("message", STR),
+                opt("param", Nullable(&STR)),
+                req("type", STR),
+                opt("moderation_details", Nullable(&plain_model!("ImageGenerationCallErrorModerationDetails",
+                    req("categories", List(&STR, ANY_LENGTH)),
+                    req("moderation_stage", Literal(&["input", "output", "unknown"])),
+                ))),
+            ))),
+            opt("output_format", Nullable(&Literal(&["png", "webp", "jpeg", "gif", "svg"]))),
+            opt("quality", Nullable(&Literal(&["low", "medium", "high", "xhigh", "max", "auto"]))),
+            opt("revised_prompt", Nullable(&STR)),
+            opt("size", Nullable(&Union(&[STR, Literal(&["1024x1024", "1024x1536", "1536x1024"])]))),
+            opt("svg_usage", Nullable(&plain_model!("ImageGenerationCallSvgUsage",
+                req("input_tokens", INT),
+                req("model", STR),
+                req("output_tokens", INT),
+                req("reasoning_tokens", INT),
+                req("total_tokens", INT),
+            ))),
+        ),
+        plain_model!("ResponseCodeInterpreterToolCall",
+            req("id", STR),
+            opt("code", Nullable(&STR)),
+            req("container_id", STR),
+            opt("outputs", Nullable(&List(&Union(&[
+                plain_model!("OutputLogs", req("logs", STR), req("type", Literal(&["logs"]))),
+                plain_model!("OutputImage", req("type", Literal(&["image"])), req("url", STR)),
+            ]), ANY_LENGTH))),
+            req("status", Literal(&["in_progress", "completed", "incomplete", "interpreting", "failed"])),
+            req("type", Literal(&["code_interpreter_call"])),
+        ),
+        plain_model!("LocalShellCall",
+            req("id", STR),
+            req("action", plain_model!("LocalShellCallAction",
+                req("command", List(&STR, ANY_LENGTH)),
+                req("env", Dict(&STR, &STR)),
+                req("type", Literal(&["exec"])),
+                opt("timeout_ms", Nullable(&INT)),
+                opt("user", Nullable(&STR)),
+                opt("working_directory", Nullable(&STR)),
+            )),
+            req("call_id", STR),
+            req("status", Literal(&["in_progress", "completed", "incomplete"])),
+            req("type", Literal(&["local_shell_call"])),
+        ),
+        plain_model!("LocalShellCallOutput",
+            req("id", STR),
+            req("output", STR),
+            req("type", Literal(&["local_shell_call_output"])),
+            opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete"]))),
+        ),
+        plain_model!("ResponseFunctionShellToolCall",
+            req("id", STR),
+            req("action", plain_model!("Action",
+                req("commands", List(&STR, ANY_LENGTH)),
+                opt("max_output_length", Nullable(&INT)),
+                opt("timeout_ms", Nullable(&INT)),
+            )),
+            req("call_id", STR),
+            opt("environment", Nullable(&Nullable(&Union(&[
+                plain_model!("ResponseLocalEnvironment", req("type", Literal(&["local"]))),
+                plain_model!("ResponseContainerReference",
+                    req("container_id", STR),
+                    req("type", Literal(&["container_reference"])),
+                ),
+            ])))),
+            req("status", Literal(&["in_progress", "completed", "incomplete"])),
+            req("type", Literal(&["shell_call"])),
+            opt("caller", Nullable(&Nullable(&Union(&[CALLER_DIRECT_2, CALLER_PROGRAM_2])))),
+            opt("created_by", Nullable(&STR)),
+        ),
+        plain_model!("ResponseFunctionShellToolCallOutput",
+            req("id", STR),
+            req("call_id", STR),
+            opt("max_output_length", Nullable(&INT)),
+            req("output", List(&plain_model!("Output",
+                req("outcome", Union(&[
+                    plain_model!("OutputOutcomeTimeout", req("type", Literal(&["timeout"]))),
+                    plain_model!("OutputOutcomeExit", req("exit_code", INT), req("type", Literal(&["exit"]))),
+                ])),
+                req("stderr", STR),
+                req("stdout", STR),
+                opt("created_by", Nullable(&STR)),
+            ), ANY_LENGTH)),
+            req("status", Literal(&["in_progress", "completed", "incomplete"])),
+            req("type", Literal(&["shell_call_output"])),
+            opt("caller", Nullable(&Nullable(&Union(&[CALLER_DIRECT_2, CALLER_PROGRAM_2])))),
+            opt("created_by", Nullable(&STR)),
+        ),
+        plain_model!("ResponseApplyPatchToolCall",
+            req("id", STR),
+            req("call_id", STR),
+            req("operation", Union(&[
+                plain_model!("OperationCreateFile",
+                    req("diff", STR),
+                    req("path", STR),
+                    req("type", Literal(&["create_file"])),
+                ),
+                plain_model!("OperationDeleteFile", req("path", STR), req("type", Literal(&["delete_file"]))),
+                plain_model!("OperationUpdateFile",
+                    req("diff", STR),
+                    req("path", STR),
+                    req("type", Literal(&["update_file"])),
+                ),
+            ])),
+            req("status", Literal(&["in_progress", "completed"])),
+            req("type", Literal(&["apply_patch_call"])),
+            opt("caller", Nullable(&Nullable(&Union(&[CALLER_DIRECT_2, CALLER_PROGRAM_2])))),
+            opt("created_by", Nullable(&STR)),
+        ),
+        plain_model!("ResponseApplyPatchToolCallOutput",
+            req("id", STR),
+            req("call_id", STR),
+            req("status", Literal(&["completed", "failed"])),
+            req("type", Literal(&["apply_patch_call_output"])),
+            opt("caller", Nullable(&Nullable(&Union(&[CALLER_DIRECT_2, CALLER_PROGRAM_2])))),
+            opt("created_by", Nullable(&STR)),
+            opt("output", Nullable(&STR)),
+        ),
+        plain_model!("McpCall",
+            req("id", STR),
+            req("arguments", STR),
+            req("name", STR),
+            req("server_label", STR),
+            req("type", Literal(&["mcp_call"])),
+            opt("approval_request_id", Nullable(&STR)),
+            opt("error", Nullable(&Union(&[
+                plain_model!("McpProtocolError",
+                    req("code", INT),
+                    req("message", STR),
+                    req("type", Literal(&["mcp_protocol_error"])),
+                ),
+                plain_model!("McpToolExecutionError",
+                    req("content", Any),
+                    req("type", Literal(&["mcp_tool_execution_error"])),
+                ),
+                plain_model!("HTTPError",
+                    req("code", INT),
+                    req("message", STR),
+                    req("type", Literal(&["http_error"])),
+                ),
+            ]))),
+            opt("output", Nullable(&STR)),
+            opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete", "calling", "failed"]))),
+        ),
+        plain_model!("McpListTools",
+            req("id", STR),
+            req("server_label", STR),
+            req("tools", List(&plain_model!("McpListToolsTool",
+                req("input_schema", Any),
+                req("name", STR),
+                opt("annotations", Nullable(&Any)),
+                opt("description", Nullable(&STR)),
+            ), ANY_LENGTH)),
+            req("type", Literal(&["mcp_list_tools"])),
+            opt("error", Nullable(&STR)),
+        ),
+        plain_model!("McpApprovalRequest",
+            req("id", STR),
+            req("arguments", STR),
+            req("name", STR),
+            req("server_label", STR),
+            req("type", Literal(&["mcp_approval_request"])),
+        ),
+        plain_model!("McpApprovalResponse",
+            req("id", STR),
+            req("approval_request_id", STR),
+            req("approve", Bool),
+            req("type", Literal(&["mcp_approval_response"])),
+            opt("reason", Nullable(&STR)),
+        ),
+        plain_model!("ResponseCustomToolCall",
+            req("call_id", STR),
+            req("input", STR),
+            req("name", STR),
+            req("type", Literal(&["custom_tool_call"])),
+            opt("id", Nullable(&STR)),
+            opt("async", Nullable(&Bool)),
+            opt("caller", Nullable(&Nullable(&Union(&[CALLER_DIRECT_2, CALLER_PROGRAM_2])))),
+            opt("namespace", Nullable(&STR)),
+        ),
+        plain_model!("ResponseCustomToolCallOutputItem",
+            req("call_id", STR),
+            req("output", Union(&[
+                STR,
+                List(&Union(&[
+                    RESPONSE_INPUT_TEXT,
+                    RESPONSE_INPUT_IMAGE,
+                    RESPONSE_INPUT_FILE,
+                ]), ANY_LENGTH),
+            ])),
+            req("type", Literal(&["custom_tool_call_output"])),
+            req("id", STR),
+            opt("caller", Nullable(&Nullable(&Union(&[CALLER_DIRECT_2, CALLER_PROGRAM_2])))),
+            req("status", Literal(&["in_progress", "completed", "incomplete"])),
+            opt("created_by", Nullable(&STR)),
+        ),
     ]),
 ]);
 
 /// Schema of the request field `tools`.
 pub(super) const TOOLS: Schema = List(&Union(&[
-    Model(&FUNCTION_TOOL),
-    Model(&FILE_SEARCH_TOOL),
-    Model(&COMPUTER_TOOL),
-    Model(&COMPUTER_USE_PREVIEW_TOOL),
-    Model(&WEB_SEARCH_TOOL),
-    Model(&MCP_2),
-    Model(&CODE_INTERPRETER_2),
-    Model(&PROGRAMMATIC_TOOL_CALLING_2),
-    Model(&IMAGE_GENERATION_2),
-    Model(&LOCAL_SHELL_2),
-    Model(&FUNCTION_SHELL_TOOL),
-    Model(&CUSTOM_TOOL),
-    Model(&NAMESPACE_TOOL),
-    Model(&TOOL_SEARCH_TOOL),
-    Model(&WEB_SEARCH_PREVIEW_TOOL),
-    Model(&APPLY_PATCH_TOOL),
+    FUNCTION_TOOL,
+    FILE_SEARCH_TOOL,
+    COMPUTER_TOOL,
+    COMPUTER_USE_PREVIEW_TOOL,
+    WEB_SEARCH_TOOL,
+    MCP,
+    CODE_INTERPRETER,
+    PROGRAMMATIC_TOOL_CALLING,
+    IMAGE_GENERATION,
+    LOCAL_SHELL,
+    FUNCTION_SHELL_TOOL,
+    CUSTOM_TOOL,
+    NAMESPACE_TOOL,
+    TOOL_SEARCH_TOOL,
+    WEB_SEARCH_PREVIEW_TOOL,
+    APPLY_PATCH_TOOL,
 ]), ANY_LENGTH);
 
 /// Schema of the request field `tool_choice`.
 pub(super) const TOOL_CHOICE: Schema = Union(&[
     Literal(&["none", "auto", "required"]),
-    Model(&TOOL_CHOICE_ALLOWED),
-    Model(&TOOL_CHOICE_TYPES),
-    Model(&TOOL_CHOICE_FUNCTION),
-    Model(&TOOL_CHOICE_MCP),
-    Model(&TOOL_CHOICE_CUSTOM),
-    Model(&TOOL_CHOICE_SPECIFIC_PROGRAMMATIC_TOOL_CALLING_PARAM),
-    Model(&TOOL_CHOICE_APPLY_PATCH),
-    Model(&TOOL_CHOICE_SHELL),
+    plain_model!("ToolChoiceAllowed",
+        req("mode", Literal(&["auto", "required"])),
+        req("tools", List(&Dict(&STR, &Any), ANY_LENGTH)),
+        req("type", Literal(&["allowed_tools"])),
+    ),
+    plain_model!("ToolChoiceTypes",
+        req("type", Literal(&["file_search", "web_search_preview", "computer", "computer_use_preview", "computer_use", "web_search_preview_2025_03_11", "image_generation", "code_interpreter"])),
+    ),
+    plain_model!("ToolChoiceFunction", req("name", STR), req("type", Literal(&["function"]))),
+    plain_model!("ToolChoiceMcp",
+        req("server_label", STR),
+        req("type", Literal(&["mcp"])),
+        opt("name", Nullable(&STR)),
+    ),
+    plain_model!("ToolChoiceCustom", req("name", STR), req("type", Literal(&["custom"]))),
+    plain_model!("ToolChoiceSpecificProgrammaticToolCallingParam", req("type", Literal(&["programmatic_tool_calling"]))),
+    plain_model!("ToolChoiceApplyPatch", req("type", Literal(&["apply_patch"]))),
+    plain_model!("ToolChoiceShell", req("type", Literal(&["shell"]))),
 ]);
 
 /// Schema of the request field `prompt`.
-pub(super) const STORED_PROMPT: Schema = Nullable(&Model(&RESPONSE_PROMPT));
+pub(super) const STORED_PROMPT: Schema = Nullable(&plain_model!("ResponsePrompt",
+    req("id", STR),
+    opt("variables", Nullable(&Dict(&STR, &Union(&[
+        STR,
+        RESPONSE_INPUT_TEXT,
+        RESPONSE_INPUT_IMAGE,
+        RESPONSE_INPUT_FILE,
+    ])))),
+    opt("version", Nullable(&STR)),
+));
 
 /// Schema of the request field `reasoning`.
-pub(super) const REASONING_CONFIG: Schema = Nullable(&Model(&REASONING_2));
+pub(super) const REASONING_CONFIG: Schema = Nullable(&plain_model!("Reasoning",
+    opt("context", Nullable(&Literal(&["auto", "current_turn", "all_turns"]))),
+    opt("effort", Nullable(&Literal(&["none", "minimal", "low", "medium", "high", "xhigh", "max"]))),
+    opt("generate_summary", Nullable(&Literal(&["auto", "concise", "detailed"]))),
+    opt("mode", Nullable(&Union(&[STR, Literal(&["standard", "pro"])]))),
+    opt("summary", Nullable(&Literal(&["auto", "concise", "detailed"]))),
+));
 
 /// Schema of the request field `text`.
-pub(super) const TEXT_CONFIG: Schema = Nullable(&Model(&RESPONSE_TEXT_CONFIG));
+pub(super) const TEXT_CONFIG: Schema = Nullable(&plain_model!("ResponseTextConfig",
+    opt("format", Nullable(&Union(&[
+        plain_model!("ResponseFormatText", req("type", Literal(&["text"]))),
+        plain_model!("ResponseFormatTextJSONSchemaConfig",
+            req("name", STR),
+            req("schema", Dict(&STR, &Any)),
+            req("type", Literal(&["json_schema"])),
+            opt("description", Nullable(&STR)),
+            opt("strict", Nullable(&Bool)),
+        ),
+        plain_model!("ResponseFormatJSONObject", req("type", Literal(&["json_object"]))),
+    ]))),
+    opt("verbosity", Nullable(&Literal(&["low", "medium", "high"]))),
+));
 
 /// Schema of the request field `previous_input_messages`.
-pub(super) const PREVIOUS_INPUT_MESSAGES: Schema = Nullable(&List(&Union(&[Model(&MESSAGE_2), Dict(&Any, &Any)]), ANY_LENGTH));
+pub(super) const PREVIOUS_INPUT_MESSAGES: Schema = Nullable(&List(&Union(&[
+    plain_model!("Message",
+        req("author", plain_model!("Author",
+            req("role", Enum(&["user", "assistant", "system", "developer", "tool"])),
+            opt("name", Nullable(&STR)),
+        )),
+        opt("content", List(&plain_model!("Content", ), ANY_LENGTH)),
+        opt("channel", Nullable(&STR)),
+        opt("recipient", Nullable(&STR)),
+        opt("content_type", Nullable(&STR)),
+    ),
+    Dict(&Any, &Any),
+]), ANY_LENGTH));
 
 /// Schema of a reasoning item of an earlier response.
-pub(super) const REASONING_ITEM: Schema = Model(&RESPONSE_REASONING_ITEM);
+pub(super) const REASONING_ITEM: Schema = RESPONSE_REASONING_ITEM;
 
 /// Schema of a message item of an earlier response.
-pub(super) const OUTPUT_MESSAGE: Schema = Model(&RESPONSE_OUTPUT_MESSAGE);
+pub(super) const OUTPUT_MESSAGE: Schema = RESPONSE_OUTPUT_MESSAGE;
 
-static PROMPT_CACHE_BREAKPOINT: Class = Class::typed_dict("PromptCacheBreakpoint", &[
+const PROMPT_CACHE_BREAKPOINT: Schema = typed_dict!("PromptCacheBreakpoint",
     req("mode", Literal(&["explicit"])),
     opt("ttl", Literal(&["30m", "12h"])),
-]);
+);
 
-static RESPONSE_INPUT_TEXT_PARAM: Class = Class::typed_dict("ResponseInputTextParam", &[
+const RESPONSE_INPUT_TEXT_PARAM: Schema = typed_dict!("ResponseInputTextParam",
     req("text", STR),
     req("type", Literal(&["input_text"])),
-    opt("prompt_cache_breakpoint", Model(&PROMPT_CACHE_BREAKPOINT)),
-]);
+    opt("prompt_cache_breakpoint", PROMPT_CACHE_BREAKPOINT),
+);
 
-static RESPONSE_INPUT_IMAGE_PARAM: Class = Class::typed_dict("ResponseInputImageParam", &[
+const RESPONSE_INPUT_IMAGE_PARAM: Schema = typed_dict!("ResponseInputImageParam",
     req("detail", Literal(&["low", "high", "auto", "original"])),
     req("type", Literal(&["input_image"])),
     opt("file_id", Nullable(&STR)),
     opt("image_url", Nullable(&STR)),
-    opt("prompt_cache_breakpoint", Model(&PROMPT_CACHE_BREAKPOINT)),
-]);
+    opt("prompt_cache_breakpoint", PROMPT_CACHE_BREAKPOINT),
+);
 
-static RESPONSE_INPUT_FILE_PARAM: Class = Class::typed_dict("ResponseInputFileParam", &[
+const RESPONSE_INPUT_FILE_PARAM: Schema = typed_dict!("ResponseInputFileParam",
     req("type", Literal(&["input_file"])),
     opt("detail", Literal(&["auto", "low", "high"])),
     opt("file_data", STR),
     opt("file_id", Nullable(&STR)),
     opt("file_url", STR),
     opt("filename", STR),
-    opt("prompt_cache_breakpoint", Model(&PROMPT_CACHE_BREAKPOINT)),
-]);
+    opt("prompt_cache_breakpoint", PROMPT_CACHE_BREAKPOINT),
+);
 
-static EASY_INPUT_MESSAGE_PARAM: Class = Class::typed_dict("EasyInputMessageParam", &[
-    req("content", Union(&[
-        STR,
-        List(&Union(&[
-            Model(&RESPONSE_INPUT_TEXT_PARAM),
-            Model(&RESPONSE_INPUT_IMAGE_PARAM),
-            Model(&RESPONSE_INPUT_FILE_PARAM),
-        ]), ANY_LENGTH),
-    ])),
-    req("role", Literal(&["user", "assistant", "system", "developer"])),
-    opt("phase", Nullable(&Literal(&["commentary", "final_answer"]))),
-    opt("type", Literal(&["message"])),
-]);
+const CALLER_DIRECT: Schema = typed_dict!("CallerDirect", req("type", Literal(&["direct"])));
 
-static MESSAGE: Class = Class::typed_dict("Message", &[
-    req("content", List(&Union(&[
-        Model(&RESPONSE_INPUT_TEXT_PARAM),
-        Model(&RESPONSE_INPUT_IMAGE_PARAM),
-        Model(&RESPONSE_INPUT_FILE_PARAM),
-    ]), ANY_LENGTH)),
-    req("role", Literal(&["user", "system", "developer"])),
-    opt("status", Literal(&["in_progress", "completed", "incomplete"])),
-    opt("type", Literal(&["message"])),
-]);
+const CALLER_PROGRAM: Schema = typed_dict!("CallerProgram", req("caller_id", STR), req("type", Literal(&["program"])));
 
-static ANNOTATION_FILE_CITATION: Class = Class::typed_dict("AnnotationFileCitation", &[
-    req("file_id", STR),
-    req("filename", STR),
-    req("index", INT),
-    req("type", Literal(&["file_citation"])),
-]);
-
-static ANNOTATION_URL_CITATION: Class = Class::typed_dict("AnnotationURLCitation", &[
-    req("end_index", INT),
-    req("start_index", INT),
-    req("title", STR),
-    req("type", Literal(&["url_citation"])),
-    req("url", STR),
-]);
-
-static ANNOTATION_CONTAINER_FILE_CITATION: Class = Class::typed_dict("AnnotationContainerFileCitation", &[
-    req("container_id", STR),
-    req("end_index", INT),
-    req("file_id", STR),
-    req("filename", STR),
-    req("start_index", INT),
-    req("type", Literal(&["container_file_citation"])),
-]);
-
-static ANNOTATION_FILE_PATH: Class = Class::typed_dict("AnnotationFilePath", &[
-    req("file_id", STR),
-    req("index", INT),
-    req("type", Literal(&["file_path"])),
-]);
-
-static LOGPROB_TOP_LOGPROB: Class = Class::typed_dict("LogprobTopLogprob", &[
-    req("token", STR),
-    req("bytes", Iterable(&INT)),
-    req("logprob", FLOAT),
-]);
-
-static LOGPROB: Class = Class::typed_dict("Logprob", &[
-    req("token", STR),
-    req("bytes", Iterable(&INT)),
-    req("logprob", FLOAT),
-    req("top_logprobs", Iterable(&Model(&LOGPROB_TOP_LOGPROB))),
-]);
-
-static RESPONSE_OUTPUT_TEXT_PARAM: Class = Class::typed_dict("ResponseOutputTextParam", &[
-    req("annotations", Iterable(&Union(&[
-        Model(&ANNOTATION_FILE_CITATION),
-        Model(&ANNOTATION_URL_CITATION),
-        Model(&ANNOTATION_CONTAINER_FILE_CITATION),
-        Model(&ANNOTATION_FILE_PATH),
-    ]))),
-    req("text", STR),
-    req("type", Literal(&["output_text"])),
-    opt("logprobs", Iterable(&Model(&LOGPROB))),
-]);
-
-static RESPONSE_OUTPUT_REFUSAL_PARAM: Class = Class::typed_dict("ResponseOutputRefusalParam", &[req("refusal", STR), req("type", Literal(&["refusal"]))]);
-
-static RESPONSE_OUTPUT_MESSAGE_PARAM: Class = Class::typed_dict("ResponseOutputMessageParam", &[
-    req("id", STR),
-    req("content", Iterable(&Union(&[
-        Model(&RESPONSE_OUTPUT_TEXT_PARAM),
-        Model(&RESPONSE_OUTPUT_REFUSAL_PARAM),
-    ]))),
-    req("role", Literal(&["assistant"])),
-    req("status", Literal(&["in_progress", "completed", "incomplete"])),
-    req("type", Literal(&["message"])),
-    opt("phase", Nullable(&Literal(&["commentary", "final_answer"]))),
-]);
-
-static RESULT: Class = Class::typed_dict("Result", &[
-    opt("attributes", Nullable(&Dict(&STR, &Union(&[STR, FLOAT, Bool])))),
-    opt("file_id", STR),
-    opt("filename", STR),
-    opt("score", FLOAT),
-    opt("text", STR),
-]);
-
-static RESPONSE_FILE_SEARCH_TOOL_CALL_PARAM: Class = Class::typed_dict("ResponseFileSearchToolCallParam", &[
-    req("id", STR),
-    req("queries", Sequence(&STR)),
-    req("status", Literal(&["in_progress", "searching", "completed", "incomplete", "failed"])),
-    req("type", Literal(&["file_search_call"])),
-    opt("results", Nullable(&Iterable(&Model(&RESULT)))),
-]);
-
-static PENDING_SAFETY_CHECK: Class = Class::typed_dict("PendingSafetyCheck", &[
-    req("id", STR),
-    opt("code", Nullable(&STR)),
-    opt("message", Nullable(&STR)),
-]);
-
-static ACTION_CLICK: Class = Class::typed_dict("ActionClick", &[
-    req("button", Literal(&["left", "right", "wheel", "back", "forward"])),
-    req("type", Literal(&["click"])),
-    req("x", INT),
-    req("y", INT),
-    opt("keys", Nullable(&Sequence(&STR))),
-]);
-
-static ACTION_DOUBLE_CLICK: Class = Class::typed_dict("ActionDoubleClick", &[
-    req("keys", Nullable(&Sequence(&STR))),
-    req("type", Literal(&["double_click"])),
-    req("x", INT),
-    req("y", INT),
-]);
-
-static ACTION_DRAG_PATH: Class = Class::typed_dict("ActionDragPath", &[req("x", INT), req("y", INT)]);
-
-static ACTION_DRAG: Class = Class::typed_dict("ActionDrag", &[
-    req("path", Iterable(&Model(&ACTION_DRAG_PATH))),
-    req("type", Literal(&["drag"])),
-    opt("keys", Nullable(&Sequence(&STR))),
-]);
-
-static ACTION_KEYPRESS: Class = Class::typed_dict("ActionKeypress", &[
-    req("keys", Sequence(&STR)),
-    req("type", Literal(&["keypress"])),
-]);
-
-static ACTION_MOVE: Class = Class::typed_dict("ActionMove", &[
-    req("type", Literal(&["move"])),
-    req("x", INT),
-    req("y", INT),
-    opt("keys", Nullable(&Sequence(&STR))),
-]);
-
-static ACTION_SCREENSHOT: Class = Class::typed_dict("ActionScreenshot", &[req("type", Literal(&["screenshot"]))]);
-
-static ACTION_SCROLL: Class = Class::typed_dict("ActionScroll", &[
-    req("scroll_x", INT),
-    req("scroll_y", INT),
-    req("type", Literal(&["scroll"])),
-    req("x", INT),
-    req("y", INT),
-    opt("keys", Nullable(&Sequence(&STR))),
-]);
-
-static ACTION_TYPE: Class = Class::typed_dict("ActionType", &[req("text", STR), req("type", Literal(&["type"]))]);
-
-static ACTION_WAIT: Class = Class::typed_dict("ActionWait", &[req("type", Literal(&["wait"]))]);
-
-static CLICK: Class = Class::typed_dict("Click", &[
-    req("button", Literal(&["left", "right", "wheel", "back", "forward"])),
-    req("type", Literal(&["click"])),
-    req("x", INT),
-    req("y", INT),
-    opt("keys", Nullable(&Sequence(&STR))),
-]);
-
-static DOUBLE_CLICK: Class = Class::typed_dict("DoubleClick", &[
-    req("keys", Nullable(&Sequence(&STR))),
-    req("type", Literal(&["double_click"])),
-    req("x", INT),
-    req("y", INT),
-]);
-
-static DRAG_PATH: Class = Class::typed_dict("DragPath", &[req("x", INT), req("y", INT)]);
-
-static DRAG: Class = Class::typed_dict("Drag", &[
-    req("path", Iterable(&Model(&DRAG_PATH))),
-    req("type", Literal(&["drag"])),
-    opt("keys", Nullable(&Sequence(&STR))),
-]);
-
-static KEYPRESS: Class = Class::typed_dict("Keypress", &[
-    req("keys", Sequence(&STR)),
-    req("type", Literal(&["keypress"])),
-]);
-
-static MOVE: Class = Class::typed_dict("Move", &[
-    req("type", Literal(&["move"])),
-    req("x", INT),
-    req("y", INT),
-    opt("keys", Nullable(&Sequence(&STR))),
-]);
-
-static SCREENSHOT: Class = Class::typed_dict("Screenshot", &[req("type", Literal(&["screenshot"]))]);
-
-static SCROLL: Class = Class::typed_dict("Scroll", &[
-    req("scroll_x", INT),
-    req("scroll_y", INT),
-    req("type", Literal(&["scroll"])),
-    req("x", INT),
-    req("y", INT),
-    opt("keys", Nullable(&Sequence(&STR))),
-]);
-
-static TYPE: Class = Class::typed_dict("Type", &[req("text", STR), req("type", Literal(&["type"]))]);
-
-static WAIT: Class = Class::typed_dict("Wait", &[req("type", Literal(&["wait"]))]);
-
-static RESPONSE_COMPUTER_TOOL_CALL_PARAM: Class = Class::typed_dict("ResponseComputerToolCallParam", &[
-    req("id", STR),
-    req("call_id", STR),
-    req("pending_safety_checks", Iterable(&Model(&PENDING_SAFETY_CHECK))),
-    req("status", Literal(&["in_progress", "completed", "incomplete"])),
-    req("type", Literal(&["computer_call"])),
-    opt("action", Union(&[
-        Model(&ACTION_CLICK),
-        Model(&ACTION_DOUBLE_CLICK),
-        Model(&ACTION_DRAG),
-        Model(&ACTION_KEYPRESS),
-        Model(&ACTION_MOVE),
-        Model(&ACTION_SCREENSHOT),
-        Model(&ACTION_SCROLL),
-        Model(&ACTION_TYPE),
-        Model(&ACTION_WAIT),
-    ])),
-    opt("actions", List(&Union(&[
-        Model(&CLICK),
-        Model(&DOUBLE_CLICK),
-        Model(&DRAG),
-        Model(&KEYPRESS),
-        Model(&MOVE),
-        Model(&SCREENSHOT),
-        Model(&SCROLL),
-        Model(&TYPE),
-        Model(&WAIT),
-    ]), ANY_LENGTH)),
-]);
-
-static RESPONSE_COMPUTER_TOOL_CALL_OUTPUT_SCREENSHOT_PARAM: Class = Class::typed_dict("ResponseComputerToolCallOutputScreenshotParam", &[
-    req("type", Literal(&["computer_screenshot"])),
-    opt("file_id", STR),
-    opt("image_url", STR),
-]);
-
-static COMPUTER_CALL_OUTPUT_ACKNOWLEDGED_SAFETY_CHECK: Class = Class::typed_dict("ComputerCallOutputAcknowledgedSafetyCheck", &[
-    req("id", STR),
-    opt("code", Nullable(&STR)),
-    opt("message", Nullable(&STR)),
-]);
-
-static COMPUTER_CALL_OUTPUT: Class = Class::typed_dict("ComputerCallOutput", &[
-    req("call_id", STR),
-    req("output", Model(&RESPONSE_COMPUTER_TOOL_CALL_OUTPUT_SCREENSHOT_PARAM)),
-    req("type", Literal(&["computer_call_output"])),
-    opt("id", Nullable(&STR)),
-    opt("acknowledged_safety_checks", Nullable(&Iterable(&Model(&COMPUTER_CALL_OUTPUT_ACKNOWLEDGED_SAFETY_CHECK)))),
-    opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete"]))),
-]);
-
-static ACTION_SEARCH_SOURCE: Class = Class::typed_dict("ActionSearchSource", &[req("type", Literal(&["url"])), req("url", STR)]);
-
-static ACTION_SEARCH: Class = Class::typed_dict("ActionSearch", &[
-    req("type", Literal(&["search"])),
-    opt("queries", Sequence(&STR)),
-    opt("query", STR),
-    opt("sources", Iterable(&Model(&ACTION_SEARCH_SOURCE))),
-]);
-
-static ACTION_OPEN_PAGE: Class = Class::typed_dict("ActionOpenPage", &[
-    req("type", Literal(&["open_page"])),
-    opt("url", Nullable(&STR)),
-]);
-
-static ACTION_FIND: Class = Class::typed_dict("ActionFind", &[
-    req("pattern", STR),
-    req("type", Literal(&["find_in_page"])),
-    req("url", STR),
-]);
-
-static RESPONSE_FUNCTION_WEB_SEARCH_PARAM: Class = Class::typed_dict("ResponseFunctionWebSearchParam", &[
-    req("id", STR),
-    req("action", Union(&[
-        Model(&ACTION_SEARCH),
-        Model(&ACTION_OPEN_PAGE),
-        Model(&ACTION_FIND),
-    ])),
-    req("status", Literal(&["in_progress", "searching", "completed", "incomplete", "failed"])),
-    req("type", Literal(&["web_search_call"])),
-]);
-
-static CALLER_DIRECT: Class = Class::typed_dict("CallerDirect", &[req("type", Literal(&["direct"]))]);
-
-static CALLER_PROGRAM: Class = Class::typed_dict("CallerProgram", &[req("caller_id", STR), req("type", Literal(&["program"]))]);
-
-static RESPONSE_FUNCTION_TOOL_CALL_PARAM: Class = Class::typed_dict("ResponseFunctionToolCallParam", &[
-    opt("async", Bool),
-    req("arguments", STR),
-    req("call_id", STR),
-    req("name", STR),
-    req("type", Literal(&["function_call"])),
-    opt("id", STR),
-    opt("caller", Nullable(&Union(&[Model(&CALLER_DIRECT), Model(&CALLER_PROGRAM)]))),
-    opt("namespace", STR),
-    opt("status", Literal(&["in_progress", "completed", "incomplete"])),
-]);
-
-static RESPONSE_INPUT_TEXT_CONTENT_PARAM: Class = Class::typed_dict("ResponseInputTextContentParam", &[
-    req("text", STR),
-    req("type", Literal(&["input_text"])),
-    opt("prompt_cache_breakpoint", Nullable(&Model(&PROMPT_CACHE_BREAKPOINT))),
-]);
-
-static RESPONSE_INPUT_IMAGE_CONTENT_PARAM: Class = Class::typed_dict("ResponseInputImageContentParam", &[
-    req("type", Literal(&["input_image"])),
-    opt("detail", Nullable(&Literal(&["low", "high", "auto", "original"]))),
-    opt("file_id", Nullable(&STR)),
-    opt("image_url", Nullable(&STR)),
-    opt("prompt_cache_breakpoint", Nullable(&Model(&PROMPT_CACHE_BREAKPOINT))),
-]);
-
-static RESPONSE_INPUT_FILE_CONTENT_PARAM: Class = Class::typed_dict("ResponseInputFileContentParam", &[
-    req("type", Literal(&["input_file"])),
-    opt("detail", Literal(&["auto", "low", "high"])),
-    opt("file_data", Nullable(&STR)),
-    opt("file_id", Nullable(&STR)),
-    opt("file_url", Nullable(&STR)),
-    opt("filename", Nullable(&STR)),
-    opt("prompt_cache_breakpoint", Nullable(&Model(&PROMPT_CACHE_BREAKPOINT))),
-]);
-
-static FUNCTION_CALL_OUTPUT_CALLER_DIRECT: Class = Class::typed_dict("FunctionCallOutputCallerDirect", &[req("type", Literal(&["direct"]))]);
-
-static FUNCTION_CALL_OUTPUT_CALLER_PROGRAM: Class = Class::typed_dict("FunctionCallOutputCallerProgram", &[req("caller_id", STR), req("type", Literal(&["program"]))]);
-
-static FUNCTION_CALL_OUTPUT: Class = Class::typed_dict("FunctionCallOutput", &[
-    req("output", Union(&[
-        STR,
-        List(&Union(&[
-            Model(&RESPONSE_INPUT_TEXT_CONTENT_PARAM),
-            Model(&RESPONSE_INPUT_IMAGE_CONTENT_PARAM),
-            Model(&RESPONSE_INPUT_FILE_CONTENT_PARAM),
-        ]), ANY_LENGTH),
-    ])),
-    req("type", Literal(&["function_call_output"])),
-    opt("id", Nullable(&STR)),
-    opt("call_id", Nullable(&STR)),
-    opt("caller", Nullable(&Union(&[
-        Model(&FUNCTION_CALL_OUTPUT_CALLER_DIRECT),
-        Model(&FUNCTION_CALL_OUTPUT_CALLER_PROGRAM),
-    ]))),
-    opt("name", Nullable(&STR)),
-    opt("namespace", Nullable(&STR)),
-    opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete"]))),
-]);
-
-static TOOL_SEARCH_CALL: Class = Class::typed_dict("ToolSearchCall", &[
-    req("arguments", Any),
-    req("type", Literal(&["tool_search_call"])),
-    opt("id", Nullable(&STR)),
-    opt("call_id", Nullable(&STR)),
-    opt("execution", Literal(&["server", "client"])),
-    opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete"]))),
-]);
-
-static FUNCTION_TOOL_PARAM: Class = Class::typed_dict("FunctionToolParam", &[
+const FUNCTION_TOOL_PARAM: Schema = typed_dict!("FunctionToolParam",
     opt("async", Bool),
     req("name", STR),
     req("parameters", Nullable(&Dict(&STR, &Any))),
@@ -544,234 +1350,126 @@ static FUNCTION_TOOL_PARAM: Class = Class::typed_dict("FunctionToolParam", &[
     opt("defer_loading", Bool),
     opt("description", Nullable(&STR)),
     opt("output_schema", Nullable(&Dict(&STR, &Any))),
-]);
+);
 
-static COMPARISON_FILTER: Class = Class::typed_dict("ComparisonFilter", &[
+const COMPARISON_FILTER: Schema = typed_dict!("ComparisonFilter",
     req("key", STR),
     req("type", Literal(&["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin"])),
     req("value", Union(&[STR, FLOAT, Bool, Sequence(&Union(&[STR, FLOAT]))])),
-]);
+);
 
-static COMPOUND_FILTER: Class = Class::typed_dict("CompoundFilter", &[
-    req("filters", Iterable(&Union(&[Model(&COMPARISON_FILTER), Any]))),
-    req("type", Literal(&["and", "or"])),
-]);
-
-static RANKING_OPTIONS_HYBRID_SEARCH: Class = Class::typed_dict("RankingOptionsHybridSearch", &[req("embedding_weight", FLOAT), req("text_weight", FLOAT)]);
-
-static RANKING_OPTIONS: Class = Class::typed_dict("RankingOptions", &[
-    opt("hybrid_search", Model(&RANKING_OPTIONS_HYBRID_SEARCH)),
-    opt("ranker", Literal(&["auto", "default-2024-11-15"])),
-    opt("score_threshold", FLOAT),
-]);
-
-static FILE_SEARCH_TOOL_PARAM: Class = Class::typed_dict("FileSearchToolParam", &[
+const FILE_SEARCH_TOOL_PARAM: Schema = typed_dict!("FileSearchToolParam",
     req("type", Literal(&["file_search"])),
     req("vector_store_ids", Sequence(&STR)),
-    opt("filters", Nullable(&Union(&[Model(&COMPARISON_FILTER), Model(&COMPOUND_FILTER)]))),
+    opt("filters", Nullable(&Union(&[
+        COMPARISON_FILTER,
+        typed_dict!("CompoundFilter",
+            req("filters", Iterable(&Union(&[COMPARISON_FILTER, Any]))),
+            req("type", Literal(&["and", "or"])),
+        ),
+    ]))),
     opt("max_num_results", INT),
-    opt("ranking_options", Model(&RANKING_OPTIONS)),
-]);
+    opt("ranking_options", typed_dict!("RankingOptions",
+        opt("hybrid_search", typed_dict!("RankingOptionsHybridSearch", req("embedding_weight", FLOAT), req("text_weight", FLOAT))),
+        opt("ranker", Literal(&["auto", "default-2024-11-15"])),
+        opt("score_threshold", FLOAT),
+    )),
+);
 
-static COMPUTER_TOOL_PARAM: Class = Class::typed_dict("ComputerToolParam", &[req("type", Literal(&["computer"]))]);
+const COMPUTER_TOOL_PARAM: Schema = typed_dict!("ComputerToolParam", req("type", Literal(&["computer"])));
 
-static COMPUTER_USE_PREVIEW_TOOL_PARAM: Class = Class::typed_dict("ComputerUsePreviewToolParam", &[
+const COMPUTER_USE_PREVIEW_TOOL_PARAM: Schema = typed_dict!("ComputerUsePreviewToolParam",
     req("display_height", INT),
     req("display_width", INT),
     req("environment", Literal(&["windows", "mac", "linux", "ubuntu", "browser"])),
     req("type", Literal(&["computer_use_preview"])),
-]);
+);
 
-static FILTERS: Class = Class::typed_dict("Filters", &[opt("allowed_domains", Nullable(&Sequence(&STR)))]);
-
-static USER_LOCATION: Class = Class::typed_dict("UserLocation", &[
-    opt("city", Nullable(&STR)),
-    opt("country", Nullable(&STR)),
-    opt("region", Nullable(&STR)),
-    opt("timezone", Nullable(&STR)),
-    opt("type", Literal(&["approximate"])),
-]);
-
-static WEB_SEARCH_TOOL_PARAM: Class = Class::typed_dict("WebSearchToolParam", &[
+const WEB_SEARCH_TOOL_PARAM: Schema = typed_dict!("WebSearchToolParam",
     req("type", Literal(&["web_search", "web_search_2025_08_26"])),
     opt("external_web_access", Bool),
-    opt("filters", Nullable(&Model(&FILTERS))),
+    opt("filters", Nullable(&typed_dict!("Filters", opt("allowed_domains", Nullable(&Sequence(&STR)))))),
     opt("search_context_size", Literal(&["low", "medium", "high"])),
-    opt("user_location", Nullable(&Model(&USER_LOCATION))),
-]);
+    opt("user_location", Nullable(&typed_dict!("UserLocation",
+        opt("city", Nullable(&STR)),
+        opt("country", Nullable(&STR)),
+        opt("region", Nullable(&STR)),
+        opt("timezone", Nullable(&STR)),
+        opt("type", Literal(&["approximate"])),
+    ))),
+);
 
-static TOOL_MCP_ALLOWED_TOOLS_MCP_TOOL_FILTER: Class = Class::typed_dict("ToolMcpAllowedToolsMcpToolFilter", &[opt("read_only", Bool), opt("tool_names", Sequence(&STR))]);
+const CONTAINER_NETWORK_POLICY_DISABLED_PARAM: Schema = typed_dict!("ContainerNetworkPolicyDisabledParam", req("type", Literal(&["disabled"])));
 
-static TOOL_MCP_REQUIRE_APPROVAL_MCP_TOOL_APPROVAL_FILTER_ALWAYS: Class = Class::typed_dict("ToolMcpRequireApprovalMcpToolApprovalFilterAlways", &[opt("read_only", Bool), opt("tool_names", Sequence(&STR))]);
-
-static TOOL_MCP_REQUIRE_APPROVAL_MCP_TOOL_APPROVAL_FILTER_NEVER: Class = Class::typed_dict("ToolMcpRequireApprovalMcpToolApprovalFilterNever", &[opt("read_only", Bool), opt("tool_names", Sequence(&STR))]);
-
-static TOOL_MCP_REQUIRE_APPROVAL_MCP_TOOL_APPROVAL_FILTER: Class = Class::typed_dict("ToolMcpRequireApprovalMcpToolApprovalFilter", &[
-    opt("always", Model(&TOOL_MCP_REQUIRE_APPROVAL_MCP_TOOL_APPROVAL_FILTER_ALWAYS)),
-    opt("never", Model(&TOOL_MCP_REQUIRE_APPROVAL_MCP_TOOL_APPROVAL_FILTER_NEVER)),
-]);
-
-static TOOL_MCP: Class = Class::typed_dict("ToolMcp", &[
-    req("server_label", STR),
-    req("type", Literal(&["mcp"])),
-    opt("allowed_callers", Nullable(&List(&Literal(&["direct", "programmatic"]), ANY_LENGTH))),
-    opt("allowed_tools", Nullable(&Union(&[
-        Sequence(&STR),
-        Model(&TOOL_MCP_ALLOWED_TOOLS_MCP_TOOL_FILTER),
-    ]))),
-    opt("authorization", STR),
-    opt("connector_id", Literal(&["connector_dropbox", "connector_gmail", "connector_googlecalendar", "connector_googledrive", "connector_microsoftteams", "connector_outlookcalendar", "connector_outlookemail", "connector_sharepoint"])),
-    opt("defer_loading", Bool),
-    opt("headers", Nullable(&Dict(&STR, &STR))),
-    opt("require_approval", Nullable(&Union(&[
-        Model(&TOOL_MCP_REQUIRE_APPROVAL_MCP_TOOL_APPROVAL_FILTER),
-        Literal(&["always", "never"]),
-    ]))),
-    opt("server_description", STR),
-    opt("server_url", STR),
-    opt("tunnel_id", STR),
-]);
-
-static CONTAINER_NETWORK_POLICY_DISABLED_PARAM: Class = Class::typed_dict("ContainerNetworkPolicyDisabledParam", &[req("type", Literal(&["disabled"]))]);
-
-static CONTAINER_NETWORK_POLICY_DOMAIN_SECRET_PARAM: Class = Class::typed_dict("ContainerNetworkPolicyDomainSecretParam", &[req("domain", STR), req("name", STR), req("value", STR)]);
-
-static CONTAINER_NETWORK_POLICY_ALLOWLIST_PARAM: Class = Class::typed_dict("ContainerNetworkPolicyAllowlistParam", &[
+const CONTAINER_NETWORK_POLICY_ALLOWLIST_PARAM: Schema = typed_dict!("ContainerNetworkPolicyAllowlistParam",
     req("allowed_domains", Sequence(&STR)),
     req("type", Literal(&["allowlist"])),
-    opt("domain_secrets", Iterable(&Model(&CONTAINER_NETWORK_POLICY_DOMAIN_SECRET_PARAM))),
-]);
+    opt("domain_secrets", Iterable(&typed_dict!("ContainerNetworkPolicyDomainSecretParam", req("domain", STR), req("name", STR), req("value", STR)))),
+);
 
-static TOOL_CODE_INTERPRETER_CONTAINER_CODE_INTERPRETER_TOOL_AUTO: Class = Class::typed_dict("ToolCodeInterpreterContainerCodeInterpreterToolAuto", &[
-    req("type", Literal(&["auto"])),
-    opt("file_ids", Sequence(&STR)),
-    opt("memory_limit", Nullable(&Literal(&["1g", "4g", "16g", "64g"]))),
-    opt("network_policy", Union(&[
-        Model(&CONTAINER_NETWORK_POLICY_DISABLED_PARAM),
-        Model(&CONTAINER_NETWORK_POLICY_ALLOWLIST_PARAM),
-    ])),
-]);
-
-static TOOL_CODE_INTERPRETER: Class = Class::typed_dict("ToolCodeInterpreter", &[
-    req("container", Union(&[
-        STR,
-        Model(&TOOL_CODE_INTERPRETER_CONTAINER_CODE_INTERPRETER_TOOL_AUTO),
-    ])),
-    req("type", Literal(&["code_interpreter"])),
-    opt("allowed_callers", Nullable(&List(&Literal(&["direct", "programmatic"]), ANY_LENGTH))),
-]);
-
-static TOOL_PROGRAMMATIC_TOOL_CALLING: Class = Class::typed_dict("ToolProgrammaticToolCalling", &[req("type", Literal(&["programmatic_tool_calling"]))]);
-
-static TOOL_IMAGE_GENERATION_INPUT_IMAGE_MASK: Class = Class::typed_dict("ToolImageGenerationInputImageMask", &[opt("file_id", STR), opt("image_url", STR)]);
-
-static TOOL_IMAGE_GENERATION_SVG_REASONING: Class = Class::typed_dict("ToolImageGenerationSvgReasoning", &[
-    opt("effort", Literal(&["none", "minimal", "low", "medium", "high", "xhigh", "max"])),
-]);
-
-static TOOL_IMAGE_GENERATION_SVG: Class = Class::typed_dict("ToolImageGenerationSvg", &[
-    opt("model", STR),
-    opt("reasoning", Nullable(&Model(&TOOL_IMAGE_GENERATION_SVG_REASONING))),
-]);
-
-static TOOL_IMAGE_GENERATION: Class = Class::typed_dict("ToolImageGeneration", &[
-    req("type", Literal(&["image_generation"])),
-    opt("action", Literal(&["generate", "edit", "auto"])),
-    opt("background", Literal(&["transparent", "opaque", "auto"])),
-    opt("complexity", Literal(&["low", "medium", "high"])),
-    opt("frame_count", INT),
-    opt("frame_duration_ms", INT),
-    opt("input_fidelity", Nullable(&Literal(&["high", "low"]))),
-    opt("input_image_mask", Model(&TOOL_IMAGE_GENERATION_INPUT_IMAGE_MASK)),
-    opt("model", Union(&[
-        STR,
-        Literal(&["gpt-image-1", "gpt-image-1-mini", "gpt-image-2", "gpt-image-2-2026-04-21", "gpt-image-2.5-sunburst", "gpt-image-2.5-sunburst-2026-09-08", "gpt-image-2.5-flare", "gpt-image-2.5-flare-2026-09-08", "gpt-image-2.6-sunburst", "gpt-image-2.6-flare", "gpt-image-1.5", "chatgpt-image-latest"]),
-    ])),
-    opt("moderation", Literal(&["auto", "low"])),
-    opt("output_compression", INT),
-    opt("output_format", Literal(&["png", "webp", "jpeg", "gif", "svg"])),
-    opt("partial_images", INT),
-    opt("quality", Literal(&["low", "medium", "high", "xhigh", "max", "auto"])),
-    opt("size", Union(&[
-        STR,
-        Literal(&["1024x1024", "1024x1536", "1536x1024", "auto"]),
-    ])),
-    opt("svg", Model(&TOOL_IMAGE_GENERATION_SVG)),
-]);
-
-static TOOL_LOCAL_SHELL: Class = Class::typed_dict("ToolLocalShell", &[req("type", Literal(&["local_shell"]))]);
-
-static SKILL_REFERENCE_PARAM: Class = Class::typed_dict("SkillReferenceParam", &[
-    req("skill_id", STR),
-    req("type", Literal(&["skill_reference"])),
-    opt("version", STR),
-]);
-
-static INLINE_SKILL_SOURCE_PARAM: Class = Class::typed_dict("InlineSkillSourceParam", &[
-    req("data", STR),
-    req("media_type", Literal(&["application/zip"])),
-    req("type", Literal(&["base64"])),
-]);
-
-static INLINE_SKILL_PARAM: Class = Class::typed_dict("InlineSkillParam", &[
-    req("description", STR),
-    req("name", STR),
-    req("source", Model(&INLINE_SKILL_SOURCE_PARAM)),
-    req("type", Literal(&["inline"])),
-]);
-
-static CONTAINER_AUTO_PARAM: Class = Class::typed_dict("ContainerAutoParam", &[
-    req("type", Literal(&["container_auto"])),
-    opt("file_ids", Sequence(&STR)),
-    opt("memory_limit", Nullable(&Literal(&["1g", "4g", "16g", "64g"]))),
-    opt("network_policy", Union(&[
-        Model(&CONTAINER_NETWORK_POLICY_DISABLED_PARAM),
-        Model(&CONTAINER_NETWORK_POLICY_ALLOWLIST_PARAM),
-    ])),
-    opt("skills", Iterable(&Union(&[Model(&SKILL_REFERENCE_PARAM), Model(&INLINE_SKILL_PARAM)]))),
-]);
-
-static LOCAL_SKILL_PARAM: Class = Class::typed_dict("LocalSkillParam", &[req("description", STR), req("name", STR), req("path", STR)]);
-
-static LOCAL_ENVIRONMENT_PARAM: Class = Class::typed_dict("LocalEnvironmentParam", &[
+const LOCAL_ENVIRONMENT_PARAM: Schema = typed_dict!("LocalEnvironmentParam",
     req("type", Literal(&["local"])),
-    opt("skills", Iterable(&Model(&LOCAL_SKILL_PARAM))),
-]);
+    opt("skills", Iterable(&typed_dict!("LocalSkillParam", req("description", STR), req("name", STR), req("path", STR)))),
+);
 
-static CONTAINER_REFERENCE_PARAM: Class = Class::typed_dict("ContainerReferenceParam", &[
+const CONTAINER_REFERENCE_PARAM: Schema = typed_dict!("ContainerReferenceParam",
     req("container_id", STR),
     req("type", Literal(&["container_reference"])),
-]);
+);
 
-static FUNCTION_SHELL_TOOL_PARAM: Class = Class::typed_dict("FunctionShellToolParam", &[
+const FUNCTION_SHELL_TOOL_PARAM: Schema = typed_dict!("FunctionShellToolParam",
     req("type", Literal(&["shell"])),
     opt("allowed_callers", Nullable(&List(&Literal(&["direct", "programmatic"]), ANY_LENGTH))),
     opt("environment", Nullable(&Union(&[
-        Model(&CONTAINER_AUTO_PARAM),
-        Model(&LOCAL_ENVIRONMENT_PARAM),
-        Model(&CONTAINER_REFERENCE_PARAM),
+        typed_dict!("ContainerAutoParam",
+            req("type", Literal(&["container_auto"])),
+            opt("file_ids", Sequence(&STR)),
+            opt("memory_limit", Nullable(&Literal(&["1g", "4g", "16g", "64g"]))),
+            opt("network_policy", Union(&[
+                CONTAINER_NETWORK_POLICY_DISABLED_PARAM,
+                CONTAINER_NETWORK_POLICY_ALLOWLIST_PARAM,
+            ])),
+            opt("skills", Iterable(&Union(&[
+                typed_dict!("SkillReferenceParam",
+                    req("skill_id", STR),
+                    req("type", Literal(&["skill_reference"])),
+                    opt("version", STR),
+                ),
+                typed_dict!("InlineSkillParam",
+                    req("description", STR),
+                    req("name", STR),
+                    req("source", typed_dict!("InlineSkillSourceParam",
+                        req("data", STR),
+                        req("media_type", Literal(&["application/zip"])),
+                        req("type", Literal(&["base64"])),
+                    )),
+                    req("type", Literal(&["inline"])),
+                ),
+            ]))),
+        ),
+        LOCAL_ENVIRONMENT_PARAM,
+        CONTAINER_REFERENCE_PARAM,
     ]))),
-]);
+);
 
-static TEXT: Class = Class::typed_dict("Text", &[req("type", Literal(&["text"]))]);
-
-static GRAMMAR: Class = Class::typed_dict("Grammar", &[
-    req("definition", STR),
-    req("syntax", Literal(&["lark", "regex"])),
-    req("type", Literal(&["grammar"])),
-]);
-
-static CUSTOM_TOOL_PARAM: Class = Class::typed_dict("CustomToolParam", &[
+const CUSTOM_TOOL_PARAM: Schema = typed_dict!("CustomToolParam",
     opt("async", Bool),
     req("name", STR),
     req("type", Literal(&["custom"])),
     opt("allowed_callers", Nullable(&List(&Literal(&["direct", "programmatic"]), ANY_LENGTH))),
     opt("defer_loading", Bool),
     opt("description", STR),
-    opt("format", Union(&[Model(&TEXT), Model(&GRAMMAR)])),
-]);
+    opt("format", Union(&[
+        typed_dict!("Text", req("type", Literal(&["text"]))),
+        typed_dict!("Grammar",
+            req("definition", STR),
+            req("syntax", Literal(&["lark", "regex"])),
+            req("type", Literal(&["grammar"])),
+        ),
+    ])),
+);
 
-static TOOL_FUNCTION: Class = Class::typed_dict("ToolFunction", &[
+const TOOL_FUNCTION: Schema = typed_dict!("ToolFunction",
     opt("async", Bool),
     req("name", STR),
     req("type", Literal(&["function"])),
@@ -781,904 +1479,129 @@ static TOOL_FUNCTION: Class = Class::typed_dict("ToolFunction", &[
     opt("output_schema", Nullable(&Dict(&STR, &Any))),
     opt("parameters", Nullable(&Any)),
     opt("strict", Nullable(&Bool)),
-]);
+);
 
-static TOOL_SEARCH_OUTPUT_NAMESPACE_TOOL_PARAM: Class = Class::typed_dict("ToolSearchOutputNamespaceToolParam", &[
-    req("description", STR),
-    req("name", STR),
-    req("tools", Iterable(&Union(&[Model(&TOOL_FUNCTION), Model(&CUSTOM_TOOL_PARAM)]))),
-    req("type", Literal(&["namespace"])),
-]);
-
-static TOOL_SEARCH_TOOL_PARAM: Class = Class::typed_dict("ToolSearchToolParam", &[
+const TOOL_SEARCH_TOOL_PARAM: Schema = typed_dict!("ToolSearchToolParam",
     req("type", Literal(&["tool_search"])),
     opt("description", Nullable(&STR)),
     opt("execution", Literal(&["server", "client"])),
     opt("parameters", Nullable(&Any)),
-]);
+);
 
-static USER_LOCATION_2: Class = Class::typed_dict("UserLocation", &[
-    req("type", Literal(&["approximate"])),
-    opt("city", Nullable(&STR)),
-    opt("country", Nullable(&STR)),
-    opt("region", Nullable(&STR)),
-    opt("timezone", Nullable(&STR)),
-]);
-
-static WEB_SEARCH_PREVIEW_TOOL_PARAM: Class = Class::typed_dict("WebSearchPreviewToolParam", &[
+const WEB_SEARCH_PREVIEW_TOOL_PARAM: Schema = typed_dict!("WebSearchPreviewToolParam",
     req("type", Literal(&["web_search_preview", "web_search_preview_2025_03_11"])),
     opt("search_content_types", List(&Literal(&["text", "image"]), ANY_LENGTH)),
     opt("search_context_size", Literal(&["low", "medium", "high"])),
-    opt("user_location", Nullable(&Model(&USER_LOCATION_2))),
-]);
+    opt("user_location", Nullable(&typed_dict!("UserLocation",
+        req("type", Literal(&["approximate"])),
+        opt("city", Nullable(&STR)),
+        opt("country", Nullable(&STR)),
+        opt("region", Nullable(&STR)),
+        opt("timezone", Nullable(&STR)),
+    ))),
+);
 
-static APPLY_PATCH_TOOL_PARAM: Class = Class::typed_dict("ApplyPatchToolParam", &[
+const APPLY_PATCH_TOOL_PARAM: Schema = typed_dict!("ApplyPatchToolParam",
     req("type", Literal(&["apply_patch"])),
     opt("allowed_callers", Nullable(&List(&Literal(&["direct", "programmatic"]), ANY_LENGTH))),
-]);
+);
 
-static RESPONSE_TOOL_SEARCH_OUTPUT_ITEM_PARAM_PARAM: Class = Class::typed_dict("ResponseToolSearchOutputItemParamParam", &[
-    req("tools", Iterable(&Union(&[
-        Model(&FUNCTION_TOOL_PARAM),
-        Model(&FILE_SEARCH_TOOL_PARAM),
-        Model(&COMPUTER_TOOL_PARAM),
-        Model(&COMPUTER_USE_PREVIEW_TOOL_PARAM),
-        Model(&WEB_SEARCH_TOOL_PARAM),
-        Model(&TOOL_MCP),
-        Model(&TOOL_CODE_INTERPRETER),
-        Model(&TOOL_PROGRAMMATIC_TOOL_CALLING),
-        Model(&TOOL_IMAGE_GENERATION),
-        Model(&TOOL_LOCAL_SHELL),
-        Model(&FUNCTION_SHELL_TOOL_PARAM),
-        Model(&CUSTOM_TOOL_PARAM),
-        Model(&TOOL_SEARCH_OUTPUT_NAMESPACE_TOOL_PARAM),
-        Model(&TOOL_SEARCH_TOOL_PARAM),
-        Model(&WEB_SEARCH_PREVIEW_TOOL_PARAM),
-        Model(&APPLY_PATCH_TOOL_PARAM),
-    ]))),
-    req("type", Literal(&["tool_search_output"])),
-    opt("id", Nullable(&STR)),
-    opt("call_id", Nullable(&STR)),
-    opt("execution", Literal(&["server", "client"])),
-    opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete"]))),
-]);
-
-static MCP_ALLOWED_TOOLS_MCP_TOOL_FILTER: Class = Class::typed_dict("McpAllowedToolsMcpToolFilter", &[opt("read_only", Bool), opt("tool_names", Sequence(&STR))]);
-
-static MCP_REQUIRE_APPROVAL_MCP_TOOL_APPROVAL_FILTER_ALWAYS: Class = Class::typed_dict("McpRequireApprovalMcpToolApprovalFilterAlways", &[opt("read_only", Bool), opt("tool_names", Sequence(&STR))]);
-
-static MCP_REQUIRE_APPROVAL_MCP_TOOL_APPROVAL_FILTER_NEVER: Class = Class::typed_dict("McpRequireApprovalMcpToolApprovalFilterNever", &[opt("read_only", Bool), opt("tool_names", Sequence(&STR))]);
-
-static MCP_REQUIRE_APPROVAL_MCP_TOOL_APPROVAL_FILTER: Class = Class::typed_dict("McpRequireApprovalMcpToolApprovalFilter", &[
-    opt("always", Model(&MCP_REQUIRE_APPROVAL_MCP_TOOL_APPROVAL_FILTER_ALWAYS)),
-    opt("never", Model(&MCP_REQUIRE_APPROVAL_MCP_TOOL_APPROVAL_FILTER_NEVER)),
-]);
-
-static MCP: Class = Class::typed_dict("Mcp", &[
-    req("server_label", STR),
-    req("type", Literal(&["mcp"])),
-    opt("allowed_callers", Nullable(&List(&Literal(&["direct", "programmatic"]), ANY_LENGTH))),
-    opt("allowed_tools", Nullable(&Union(&[Sequence(&STR), Model(&MCP_ALLOWED_TOOLS_MCP_TOOL_FILTER)]))),
-    opt("authorization", STR),
-    opt("connector_id", Literal(&["connector_dropbox", "connector_gmail", "connector_googlecalendar", "connector_googledrive", "connector_microsoftteams", "connector_outlookcalendar", "connector_outlookemail", "connector_sharepoint"])),
-    opt("defer_loading", Bool),
-    opt("headers", Nullable(&Dict(&STR, &STR))),
-    opt("require_approval", Nullable(&Union(&[
-        Model(&MCP_REQUIRE_APPROVAL_MCP_TOOL_APPROVAL_FILTER),
-        Literal(&["always", "never"]),
-    ]))),
-    opt("server_description", STR),
-    opt("server_url", STR),
-    opt("tunnel_id", STR),
-]);
-
-static CODE_INTERPRETER_CONTAINER_CODE_INTERPRETER_TOOL_AUTO: Class = Class::typed_dict("CodeInterpreterContainerCodeInterpreterToolAuto", &[
-    req("type", Literal(&["auto"])),
-    opt("file_ids", Sequence(&STR)),
-    opt("memory_limit", Nullable(&Literal(&["1g", "4g", "16g", "64g"]))),
-    opt("network_policy", Union(&[
-        Model(&CONTAINER_NETWORK_POLICY_DISABLED_PARAM),
-        Model(&CONTAINER_NETWORK_POLICY_ALLOWLIST_PARAM),
-    ])),
-]);
-
-static CODE_INTERPRETER: Class = Class::typed_dict("CodeInterpreter", &[
-    req("container", Union(&[
-        STR,
-        Model(&CODE_INTERPRETER_CONTAINER_CODE_INTERPRETER_TOOL_AUTO),
-    ])),
-    req("type", Literal(&["code_interpreter"])),
-    opt("allowed_callers", Nullable(&List(&Literal(&["direct", "programmatic"]), ANY_LENGTH))),
-]);
-
-static PROGRAMMATIC_TOOL_CALLING: Class = Class::typed_dict("ProgrammaticToolCalling", &[req("type", Literal(&["programmatic_tool_calling"]))]);
-
-static IMAGE_GENERATION_INPUT_IMAGE_MASK: Class = Class::typed_dict("ImageGenerationInputImageMask", &[opt("file_id", STR), opt("image_url", STR)]);
-
-static IMAGE_GENERATION_SVG_REASONING: Class = Class::typed_dict("ImageGenerationSvgReasoning", &[
-    opt("effort", Literal(&["none", "minimal", "low", "medium", "high", "xhigh", "max"])),
-]);
-
-static IMAGE_GENERATION_SVG: Class = Class::typed_dict("ImageGenerationSvg", &[
-    opt("model", STR),
-    opt("reasoning", Nullable(&Model(&IMAGE_GENERATION_SVG_REASONING))),
-]);
-
-static IMAGE_GENERATION: Class = Class::typed_dict("ImageGeneration", &[
-    req("type", Literal(&["image_generation"])),
-    opt("action", Literal(&["generate", "edit", "auto"])),
-    opt("background", Literal(&["transparent", "opaque", "auto"])),
-    opt("complexity", Literal(&["low", "medium", "high"])),
-    opt("frame_count", INT),
-    opt("frame_duration_ms", INT),
-    opt("input_fidelity", Nullable(&Literal(&["high", "low"]))),
-    opt("input_image_mask", Model(&IMAGE_GENERATION_INPUT_IMAGE_MASK)),
-    opt("model", Union(&[
-        STR,
-        Literal(&["gpt-image-1", "gpt-image-1-mini", "gpt-image-2", "gpt-image-2-2026-04-21", "gpt-image-2.5-sunburst", "gpt-image-2.5-sunburst-2026-09-08", "gpt-image-2.5-flare", "gpt-image-2.5-flare-2026-09-08", "gpt-image-2.6-sunburst", "gpt-image-2.6-flare", "gpt-image-1.5", "chatgpt-image-latest"]),
-    ])),
-    opt("moderation", Literal(&["auto", "low"])),
-    opt("output_compression", INT),
-    opt("output_format", Literal(&["png", "webp", "jpeg", "gif", "svg"])),
-    opt("partial_images", INT),
-    opt("quality", Literal(&["low", "medium", "high", "xhigh", "max", "auto"])),
-    opt("size", Union(&[
-        STR,
-        Literal(&["1024x1024", "1024x1536", "1536x1024", "auto"]),
-    ])),
-    opt("svg", Model(&IMAGE_GENERATION_SVG)),
-]);
-
-static LOCAL_SHELL: Class = Class::typed_dict("LocalShell", &[req("type", Literal(&["local_shell"]))]);
-
-static NAMESPACE_TOOL_PARAM: Class = Class::typed_dict("NamespaceToolParam", &[
-    req("description", STR),
-    req("name", STR),
-    req("tools", Iterable(&Union(&[Model(&TOOL_FUNCTION), Model(&CUSTOM_TOOL_PARAM)]))),
-    req("type", Literal(&["namespace"])),
-]);
-
-static ADDITIONAL_TOOLS: Class = Class::typed_dict("AdditionalTools", &[
-    req("role", Literal(&["developer"])),
-    req("tools", Iterable(&Union(&[
-        Model(&FUNCTION_TOOL_PARAM),
-        Model(&FILE_SEARCH_TOOL_PARAM),
-        Model(&COMPUTER_TOOL_PARAM),
-        Model(&COMPUTER_USE_PREVIEW_TOOL_PARAM),
-        Model(&WEB_SEARCH_TOOL_PARAM),
-        Model(&MCP),
-        Model(&CODE_INTERPRETER),
-        Model(&PROGRAMMATIC_TOOL_CALLING),
-        Model(&IMAGE_GENERATION),
-        Model(&LOCAL_SHELL),
-        Model(&FUNCTION_SHELL_TOOL_PARAM),
-        Model(&CUSTOM_TOOL_PARAM),
-        Model(&NAMESPACE_TOOL_PARAM),
-        Model(&TOOL_SEARCH_TOOL_PARAM),
-        Model(&WEB_SEARCH_PREVIEW_TOOL_PARAM),
-        Model(&APPLY_PATCH_TOOL_PARAM),
-    ]))),
-    req("type", Literal(&["additional_tools"])),
-    opt("id", Nullable(&STR)),
-]);
-
-static REASONING: Class = Class::typed_dict("Reasoning", &[
-    opt("effort", Nullable(&Literal(&["none", "minimal", "low", "medium", "high", "xhigh", "max"]))),
-]);
-
-static RESPONSE_FORMAT_TEXT: Class = Class::typed_dict("ResponseFormatText", &[req("type", Literal(&["text"]))]);
-
-static RESPONSE_FORMAT_TEXT_JSON_SCHEMA_CONFIG_PARAM: Class = Class::typed_dict("ResponseFormatTextJSONSchemaConfigParam", &[
-    req("name", STR),
-    req("schema", Dict(&STR, &Any)),
-    req("type", Literal(&["json_schema"])),
-    opt("description", STR),
-    opt("strict", Nullable(&Bool)),
-]);
-
-static TEXT_2: Class = Class::typed_dict("Text", &[
-    req("format", Union(&[
-        Model(&RESPONSE_FORMAT_TEXT),
-        Model(&RESPONSE_FORMAT_TEXT_JSON_SCHEMA_CONFIG_PARAM),
-    ])),
-]);
-
-static RESPONSE_CONFIGURATION_UPDATE_ITEM_PARAM_PARAM: Class = Class::typed_dict("ResponseConfigurationUpdateItemParamParam", &[
-    req("type", Literal(&["configuration_update"])),
-    opt("id", Nullable(&STR)),
-    opt("reasoning", Model(&REASONING)),
-    opt("text", Model(&TEXT_2)),
-]);
-
-static SUMMARY: Class = Class::typed_dict("Summary", &[req("text", STR), req("type", Literal(&["summary_text"]))]);
-
-static CONTENT: Class = Class::typed_dict("Content", &[req("text", STR), req("type", Literal(&["reasoning_text"]))]);
-
-static RESPONSE_REASONING_ITEM_PARAM: Class = Class::typed_dict("ResponseReasoningItemParam", &[
-    req("id", STR),
-    req("summary", Iterable(&Model(&SUMMARY))),
-    req("type", Literal(&["reasoning"])),
-    opt("content", Iterable(&Model(&CONTENT))),
-    opt("encrypted_content", Nullable(&STR)),
-    opt("status", Literal(&["in_progress", "completed", "incomplete"])),
-]);
-
-static RESPONSE_COMPACTION_ITEM_PARAM_PARAM: Class = Class::typed_dict("ResponseCompactionItemParamParam", &[
-    req("encrypted_content", STR),
-    req("type", Literal(&["compaction"])),
-    opt("id", Nullable(&STR)),
-]);
-
-static IMAGE_GENERATION_CALL_ERROR_MODERATION_DETAILS: Class = Class::typed_dict("ImageGenerationCallErrorModerationDetails", &[
-    req("categories", Sequence(&STR)),
-    req("moderation_stage", Literal(&["input", "output", "unknown"])),
-]);
-
-static IMAGE_GENERATION_CALL_ERROR: Class = Class::typed_dict("ImageGenerationCallError", &[
-    req("code", Nullable(&STR)),
-    req("message", STR),
-    req("param", Nullable(&STR)),
-    req("type", STR),
-    opt("moderation_details", Model(&IMAGE_GENERATION_CALL_ERROR_MODERATION_DETAILS)),
-]);
-
-static IMAGE_GENERATION_CALL_SVG_USAGE: Class = Class::typed_dict("ImageGenerationCallSvgUsage", &[
-    req("input_tokens", INT),
-    req("model", STR),
-    req("output_tokens", INT),
-    req("reasoning_tokens", INT),
-    req("total_tokens", INT),
-]);
-
-static IMAGE_GENERATION_CALL: Class = Class::typed_dict("ImageGenerationCall", &[
-    req("id", STR),
-    req("result", Nullable(&STR)),
-    req("status", Literal(&["in_progress", "completed", "generating", "failed"])),
-    req("type", Literal(&["image_generation_call"])),
-    opt("action", Nullable(&Literal(&["generate", "edit", "auto"]))),
-    opt("background", Nullable(&Literal(&["transparent", "opaque", "auto"]))),
-    opt("error", Model(&IMAGE_GENERATION_CALL_ERROR)),
-    opt("output_format", Nullable(&Literal(&["png", "webp", "jpeg", "gif", "svg"]))),
-    opt("quality", Nullable(&Literal(&["low", "medium", "high", "xhigh", "max", "auto"]))),
-    opt("revised_prompt", Nullable(&STR)),
-    opt("size", Nullable(&Union(&[STR, Literal(&["1024x1024", "1024x1536", "1536x1024"])]))),
-    opt("svg_usage", Model(&IMAGE_GENERATION_CALL_SVG_USAGE)),
-]);
-
-static OUTPUT_LOGS: Class = Class::typed_dict("OutputLogs", &[req("logs", STR), req("type", Literal(&["logs"]))]);
-
-static OUTPUT_IMAGE: Class = Class::typed_dict("OutputImage", &[req("type", Literal(&["image"])), req("url", STR)]);
-
-static RESPONSE_CODE_INTERPRETER_TOOL_CALL_PARAM: Class = Class::typed_dict("ResponseCodeInterpreterToolCallParam", &[
-    req("id", STR),
-    req("code", Nullable(&STR)),
-    req("container_id", STR),
-    req("outputs", Nullable(&Iterable(&Union(&[Model(&OUTPUT_LOGS), Model(&OUTPUT_IMAGE)])))),
-    req("status", Literal(&["in_progress", "completed", "incomplete", "interpreting", "failed"])),
-    req("type", Literal(&["code_interpreter_call"])),
-]);
-
-static LOCAL_SHELL_CALL_ACTION: Class = Class::typed_dict("LocalShellCallAction", &[
-    req("command", Sequence(&STR)),
-    req("env", Dict(&STR, &STR)),
-    req("type", Literal(&["exec"])),
-    opt("timeout_ms", Nullable(&INT)),
-    opt("user", Nullable(&STR)),
-    opt("working_directory", Nullable(&STR)),
-]);
-
-static LOCAL_SHELL_CALL: Class = Class::typed_dict("LocalShellCall", &[
-    req("id", STR),
-    req("action", Model(&LOCAL_SHELL_CALL_ACTION)),
-    req("call_id", STR),
-    req("status", Literal(&["in_progress", "completed", "incomplete"])),
-    req("type", Literal(&["local_shell_call"])),
-]);
-
-static LOCAL_SHELL_CALL_OUTPUT: Class = Class::typed_dict("LocalShellCallOutput", &[
-    req("id", STR),
-    req("output", STR),
-    req("type", Literal(&["local_shell_call_output"])),
-    opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete"]))),
-]);
-
-static SHELL_CALL_ACTION: Class = Class::typed_dict("ShellCallAction", &[
-    req("commands", Sequence(&STR)),
-    opt("max_output_length", Nullable(&INT)),
-    opt("timeout_ms", Nullable(&INT)),
-]);
-
-static SHELL_CALL_CALLER_DIRECT: Class = Class::typed_dict("ShellCallCallerDirect", &[req("type", Literal(&["direct"]))]);
-
-static SHELL_CALL_CALLER_PROGRAM: Class = Class::typed_dict("ShellCallCallerProgram", &[req("caller_id", STR), req("type", Literal(&["program"]))]);
-
-static SHELL_CALL: Class = Class::typed_dict("ShellCall", &[
-    req("action", Model(&SHELL_CALL_ACTION)),
-    req("call_id", STR),
-    req("type", Literal(&["shell_call"])),
-    opt("id", Nullable(&STR)),
-    opt("caller", Nullable(&Union(&[
-        Model(&SHELL_CALL_CALLER_DIRECT),
-        Model(&SHELL_CALL_CALLER_PROGRAM),
-    ]))),
-    opt("environment", Nullable(&Union(&[
-        Model(&LOCAL_ENVIRONMENT_PARAM),
-        Model(&CONTAINER_REFERENCE_PARAM),
-    ]))),
-    opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete"]))),
-]);
-
-static OUTCOME_TIMEOUT: Class = Class::typed_dict("OutcomeTimeout", &[req("type", Literal(&["timeout"]))]);
-
-static OUTCOME_EXIT: Class = Class::typed_dict("OutcomeExit", &[req("exit_code", INT), req("type", Literal(&["exit"]))]);
-
-static RESPONSE_FUNCTION_SHELL_CALL_OUTPUT_CONTENT_PARAM: Class = Class::typed_dict("ResponseFunctionShellCallOutputContentParam", &[
-    req("outcome", Union(&[Model(&OUTCOME_TIMEOUT), Model(&OUTCOME_EXIT)])),
-    req("stderr", STR),
-    req("stdout", STR),
-]);
-
-static SHELL_CALL_OUTPUT_CALLER_DIRECT: Class = Class::typed_dict("ShellCallOutputCallerDirect", &[req("type", Literal(&["direct"]))]);
-
-static SHELL_CALL_OUTPUT_CALLER_PROGRAM: Class = Class::typed_dict("ShellCallOutputCallerProgram", &[req("caller_id", STR), req("type", Literal(&["program"]))]);
-
-static SHELL_CALL_OUTPUT: Class = Class::typed_dict("ShellCallOutput", &[
-    req("call_id", STR),
-    req("output", Iterable(&Model(&RESPONSE_FUNCTION_SHELL_CALL_OUTPUT_CONTENT_PARAM))),
-    req("type", Literal(&["shell_call_output"])),
-    opt("id", Nullable(&STR)),
-    opt("caller", Nullable(&Union(&[
-        Model(&SHELL_CALL_OUTPUT_CALLER_DIRECT),
-        Model(&SHELL_CALL_OUTPUT_CALLER_PROGRAM),
-    ]))),
-    opt("max_output_length", Nullable(&INT)),
-    opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete"]))),
-]);
-
-static APPLY_PATCH_CALL_OPERATION_CREATE_FILE: Class = Class::typed_dict("ApplyPatchCallOperationCreateFile", &[
-    req("diff", STR),
-    req("path", STR),
-    req("type", Literal(&["create_file"])),
-]);
-
-static APPLY_PATCH_CALL_OPERATION_DELETE_FILE: Class = Class::typed_dict("ApplyPatchCallOperationDeleteFile", &[req("path", STR), req("type", Literal(&["delete_file"]))]);
-
-static APPLY_PATCH_CALL_OPERATION_UPDATE_FILE: Class = Class::typed_dict("ApplyPatchCallOperationUpdateFile", &[
-    req("diff", STR),
-    req("path", STR),
-    req("type", Literal(&["update_file"])),
-]);
-
-static APPLY_PATCH_CALL_CALLER_DIRECT: Class = Class::typed_dict("ApplyPatchCallCallerDirect", &[req("type", Literal(&["direct"]))]);
-
-static APPLY_PATCH_CALL_CALLER_PROGRAM: Class = Class::typed_dict("ApplyPatchCallCallerProgram", &[req("caller_id", STR), req("type", Literal(&["program"]))]);
-
-static APPLY_PATCH_CALL: Class = Class::typed_dict("ApplyPatchCall", &[
-    req("call_id", STR),
-    req("operation", Union(&[
-        Model(&APPLY_PATCH_CALL_OPERATION_CREATE_FILE),
-        Model(&APPLY_PATCH_CALL_OPERATION_DELETE_FILE),
-        Model(&APPLY_PATCH_CALL_OPERATION_UPDATE_FILE),
-    ])),
-    req("status", Literal(&["in_progress", "completed"])),
-    req("type", Literal(&["apply_patch_call"])),
-    opt("id", Nullable(&STR)),
-    opt("caller", Nullable(&Union(&[
-        Model(&APPLY_PATCH_CALL_CALLER_DIRECT),
-        Model(&APPLY_PATCH_CALL_CALLER_PROGRAM),
-    ]))),
-]);
-
-static APPLY_PATCH_CALL_OUTPUT_CALLER_DIRECT: Class = Class::typed_dict("ApplyPatchCallOutputCallerDirect", &[req("type", Literal(&["direct"]))]);
-
-static APPLY_PATCH_CALL_OUTPUT_CALLER_PROGRAM: Class = Class::typed_dict("ApplyPatchCallOutputCallerProgram", &[req("caller_id", STR), req("type", Literal(&["program"]))]);
-
-static APPLY_PATCH_CALL_OUTPUT: Class = Class::typed_dict("ApplyPatchCallOutput", &[
-    req("call_id", STR),
-    req("status", Literal(&["completed", "failed"])),
-    req("type", Literal(&["apply_patch_call_output"])),
-    opt("id", Nullable(&STR)),
-    opt("caller", Nullable(&Union(&[
-        Model(&APPLY_PATCH_CALL_OUTPUT_CALLER_DIRECT),
-        Model(&APPLY_PATCH_CALL_OUTPUT_CALLER_PROGRAM),
-    ]))),
-    opt("output", Nullable(&STR)),
-]);
-
-static MCP_LIST_TOOLS_TOOL: Class = Class::typed_dict("McpListToolsTool", &[
-    req("input_schema", Any),
-    req("name", STR),
-    opt("annotations", Nullable(&Any)),
-    opt("description", Nullable(&STR)),
-]);
-
-static MCP_LIST_TOOLS: Class = Class::typed_dict("McpListTools", &[
-    req("id", STR),
-    req("server_label", STR),
-    req("tools", Iterable(&Model(&MCP_LIST_TOOLS_TOOL))),
-    req("type", Literal(&["mcp_list_tools"])),
-    opt("error", Nullable(&STR)),
-]);
-
-static MCP_APPROVAL_REQUEST: Class = Class::typed_dict("McpApprovalRequest", &[
-    req("id", STR),
-    req("arguments", STR),
-    req("name", STR),
-    req("server_label", STR),
-    req("type", Literal(&["mcp_approval_request"])),
-]);
-
-static MCP_APPROVAL_RESPONSE: Class = Class::typed_dict("McpApprovalResponse", &[
-    req("approval_request_id", STR),
-    req("approve", Bool),
-    req("type", Literal(&["mcp_approval_response"])),
-    opt("id", Nullable(&STR)),
-    opt("reason", Nullable(&STR)),
-]);
-
-static MCP_PROTOCOL_ERROR: Class = Class::typed_dict("McpProtocolError", &[
-    req("code", INT),
-    req("message", STR),
-    req("type", Literal(&["mcp_protocol_error"])),
-]);
-
-static MCP_TOOL_EXECUTION_ERROR: Class = Class::typed_dict("McpToolExecutionError", &[
-    req("content", Any),
-    req("type", Literal(&["mcp_tool_execution_error"])),
-]);
-
-static HTTP_ERROR: Class = Class::typed_dict("HTTPError", &[
-    req("code", INT),
-    req("message", STR),
-    req("type", Literal(&["http_error"])),
-]);
-
-static MCP_CALL: Class = Class::typed_dict("McpCall", &[
-    req("id", STR),
-    req("arguments", STR),
-    req("name", STR),
-    req("server_label", STR),
-    req("type", Literal(&["mcp_call"])),
-    opt("approval_request_id", Nullable(&STR)),
-    opt("error", Nullable(&Union(&[
-        Model(&MCP_PROTOCOL_ERROR),
-        Model(&MCP_TOOL_EXECUTION_ERROR),
-        Model(&HTTP_ERROR),
-    ]))),
-    opt("output", Nullable(&STR)),
-    opt("status", Literal(&["in_progress", "completed", "incomplete", "calling", "failed"])),
-]);
-
-static RESPONSE_CUSTOM_TOOL_CALL_OUTPUT_PARAM: Class = Class::typed_dict("ResponseCustomToolCallOutputParam", &[
-    req("call_id", STR),
-    req("output", Union(&[
-        STR,
-        Iterable(&Union(&[
-            Model(&RESPONSE_INPUT_TEXT_PARAM),
-            Model(&RESPONSE_INPUT_IMAGE_PARAM),
-            Model(&RESPONSE_INPUT_FILE_PARAM),
-        ])),
-    ])),
-    req("type", Literal(&["custom_tool_call_output"])),
-    opt("id", STR),
-    opt("caller", Nullable(&Union(&[Model(&CALLER_DIRECT), Model(&CALLER_PROGRAM)]))),
-]);
-
-static RESPONSE_CUSTOM_TOOL_CALL_PARAM: Class = Class::typed_dict("ResponseCustomToolCallParam", &[
-    opt("async", Bool),
-    req("call_id", STR),
-    req("input", STR),
-    req("name", STR),
-    req("type", Literal(&["custom_tool_call"])),
-    opt("id", STR),
-    opt("caller", Nullable(&Union(&[Model(&CALLER_DIRECT), Model(&CALLER_PROGRAM)]))),
-    opt("namespace", STR),
-]);
-
-static COMPACTION_TRIGGER: Class = Class::typed_dict("CompactionTrigger", &[
-    req("type", Literal(&["compaction_trigger"])),
-    opt("id", Nullable(&STR)),
-]);
-
-static ITEM_REFERENCE: Class = Class::typed_dict("ItemReference", &[
-    req("id", STR),
-    opt("type", Nullable(&Literal(&["item_reference"]))),
-]);
-
-static PROGRAM: Class = Class::typed_dict("Program", &[
-    req("id", STR),
-    req("call_id", STR),
-    req("code", STR),
-    req("fingerprint", STR),
-    req("type", Literal(&["program"])),
-]);
-
-static PROGRAM_OUTPUT: Class = Class::typed_dict("ProgramOutput", &[
-    req("id", STR),
-    req("call_id", STR),
-    req("result", STR),
-    req("status", Literal(&["completed", "incomplete"])),
-    req("type", Literal(&["program_output"])),
-]);
-
-static ANNOTATION_FILE_CITATION_2: Class = Class::plain("AnnotationFileCitation", &[
-    req("file_id", STR),
-    req("filename", STR),
-    req("index", INT),
-    req("type", Literal(&["file_citation"])),
-]);
-
-static ANNOTATION_URL_CITATION_2: Class = Class::plain("AnnotationURLCitation", &[
-    req("end_index", INT),
-    req("start_index", INT),
-    req("title", STR),
-    req("type", Literal(&["url_citation"])),
-    req("url", STR),
-]);
-
-static ANNOTATION_CONTAINER_FILE_CITATION_2: Class = Class::plain("AnnotationContainerFileCitation", &[
-    req("container_id", STR),
-    req("end_index", INT),
-    req("file_id", STR),
-    req("filename", STR),
-    req("start_index", INT),
-    req("type", Literal(&["container_file_citation"])),
-]);
-
-static ANNOTATION_FILE_PATH_2: Class = Class::plain("AnnotationFilePath", &[
-    req("file_id", STR),
-    req("index", INT),
-    req("type", Literal(&["file_path"])),
-]);
-
-static LOGPROB_TOP_LOGPROB_2: Class = Class::plain("LogprobTopLogprob", &[
-    req("token", STR),
-    req("bytes", List(&INT, ANY_LENGTH)),
-    req("logprob", FLOAT),
-]);
-
-static LOGPROB_2: Class = Class::plain("Logprob", &[
-    req("token", STR),
-    req("bytes", List(&INT, ANY_LENGTH)),
-    req("logprob", FLOAT),
-    req("top_logprobs", List(&Model(&LOGPROB_TOP_LOGPROB_2), ANY_LENGTH)),
-]);
-
-static RESPONSE_OUTPUT_TEXT: Class = Class::plain("ResponseOutputText", &[
-    req("annotations", List(&Union(&[
-        Model(&ANNOTATION_FILE_CITATION_2),
-        Model(&ANNOTATION_URL_CITATION_2),
-        Model(&ANNOTATION_CONTAINER_FILE_CITATION_2),
-        Model(&ANNOTATION_FILE_PATH_2),
-    ]), ANY_LENGTH)),
-    req("text", STR),
-    req("type", Literal(&["output_text"])),
-    opt("logprobs", Nullable(&List(&Model(&LOGPROB_2), ANY_LENGTH))),
-]);
-
-static RESPONSE_OUTPUT_REFUSAL: Class = Class::plain("ResponseOutputRefusal", &[req("refusal", STR), req("type", Literal(&["refusal"]))]);
-
-static RESPONSE_OUTPUT_MESSAGE: Class = Class::plain("ResponseOutputMessage", &[
+const RESPONSE_OUTPUT_MESSAGE: Schema = plain_model!("ResponseOutputMessage",
     req("id", STR),
     req("content", List(&Union(&[
-        Model(&RESPONSE_OUTPUT_TEXT),
-        Model(&RESPONSE_OUTPUT_REFUSAL),
+        plain_model!("ResponseOutputText",
+            req("annotations", List(&Union(&[
+                plain_model!("AnnotationFileCitation",
+                    req("file_id", STR),
+                    req("filename", STR),
+                    req("index", INT),
+                    req("type", Literal(&["file_citation"])),
+                ),
+                plain_model!("AnnotationURLCitation",
+                    req("end_index", INT),
+                    req("start_index", INT),
+                    req("title", STR),
+                    req("type", Literal(&["url_citation"])),
+                    req("url", STR),
+                ),
+                plain_model!("AnnotationContainerFileCitation",
+                    req("container_id", STR),
+                    req("end_index", INT),
+                    req("file_id", STR),
+                    req("filename", STR),
+                    req("start_index", INT),
+                    req("type", Literal(&["container_file_citation"])),
+                ),
+                plain_model!("AnnotationFilePath",
+                    req("file_id", STR),
+                    req("index", INT),
+                    req("type", Literal(&["file_path"])),
+                ),
+            ]), ANY_LENGTH)),
+            req("text", STR),
+            req("type", Literal(&["output_text"])),
+            opt("logprobs", Nullable(&List(&plain_model!("Logprob",
+                req("token", STR),
+                req("bytes", List(&INT, ANY_LENGTH)),
+                req("logprob", FLOAT),
+                req("top_logprobs", List(&plain_model!("LogprobTopLogprob",
+                    req("token", STR),
+                    req("bytes", List(&INT, ANY_LENGTH)),
+                    req("logprob", FLOAT),
+                ), ANY_LENGTH)),
+            ), ANY_LENGTH))),
+        ),
+        plain_model!("ResponseOutputRefusal", req("refusal", STR), req("type", Literal(&["refusal"]))),
     ]), ANY_LENGTH)),
     req("role", Literal(&["assistant"])),
     req("status", Literal(&["in_progress", "completed", "incomplete"])),
     req("type", Literal(&["message"])),
     opt("phase", Nullable(&Literal(&["commentary", "final_answer"]))),
-]);
+);
 
-static RESULT_2: Class = Class::plain("Result", &[
-    opt("attributes", Nullable(&Dict(&STR, &Union(&[STR, FLOAT, Bool])))),
-    opt("file_id", Nullable(&STR)),
-    opt("filename", Nullable(&STR)),
-    opt("score", Nullable(&FLOAT)),
-    opt("text", Nullable(&STR)),
-]);
+const CALLER_DIRECT_2: Schema = plain_model!("CallerDirect", req("type", Literal(&["direct"])));
 
-static RESPONSE_FILE_SEARCH_TOOL_CALL: Class = Class::plain("ResponseFileSearchToolCall", &[
-    req("id", STR),
-    req("queries", List(&STR, ANY_LENGTH)),
-    req("status", Literal(&["in_progress", "searching", "completed", "incomplete", "failed"])),
-    req("type", Literal(&["file_search_call"])),
-    opt("results", Nullable(&List(&Model(&RESULT_2), ANY_LENGTH))),
-]);
+const CALLER_PROGRAM_2: Schema = plain_model!("CallerProgram", req("caller_id", STR), req("type", Literal(&["program"])));
 
-static CALLER_DIRECT_2: Class = Class::plain("CallerDirect", &[req("type", Literal(&["direct"]))]);
-
-static CALLER_PROGRAM_2: Class = Class::plain("CallerProgram", &[req("caller_id", STR), req("type", Literal(&["program"]))]);
-
-static RESPONSE_FUNCTION_TOOL_CALL: Class = Class::plain("ResponseFunctionToolCall", &[
-    req("arguments", STR),
-    req("call_id", STR),
-    req("name", STR),
-    req("type", Literal(&["function_call"])),
-    opt("id", Nullable(&STR)),
-    opt("async", Nullable(&Bool)),
-    opt("caller", Nullable(&Nullable(&Union(&[Model(&CALLER_DIRECT_2), Model(&CALLER_PROGRAM_2)])))),
-    opt("namespace", Nullable(&STR)),
-    opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete"]))),
-]);
-
-static PROMPT_CACHE_BREAKPOINT_2: Class = Class::plain("PromptCacheBreakpoint", &[
+const PROMPT_CACHE_BREAKPOINT_2: Schema = plain_model!("PromptCacheBreakpoint",
     req("mode", Literal(&["explicit"])),
     opt("ttl", Nullable(&Literal(&["30m", "12h"]))),
-]);
+);
 
-static RESPONSE_INPUT_TEXT: Class = Class::plain("ResponseInputText", &[
+const RESPONSE_INPUT_TEXT: Schema = plain_model!("ResponseInputText",
     req("text", STR),
     req("type", Literal(&["input_text"])),
-    opt("prompt_cache_breakpoint", Nullable(&Model(&PROMPT_CACHE_BREAKPOINT_2))),
-]);
+    opt("prompt_cache_breakpoint", Nullable(&PROMPT_CACHE_BREAKPOINT_2)),
+);
 
-static RESPONSE_INPUT_IMAGE: Class = Class::plain("ResponseInputImage", &[
+const RESPONSE_INPUT_IMAGE: Schema = plain_model!("ResponseInputImage",
     req("detail", Literal(&["low", "high", "auto", "original"])),
     req("type", Literal(&["input_image"])),
     opt("file_id", Nullable(&STR)),
     opt("image_url", Nullable(&STR)),
-    opt("prompt_cache_breakpoint", Nullable(&Model(&PROMPT_CACHE_BREAKPOINT_2))),
-]);
+    opt("prompt_cache_breakpoint", Nullable(&PROMPT_CACHE_BREAKPOINT_2)),
+);
 
-static RESPONSE_INPUT_FILE: Class = Class::plain("ResponseInputFile", &[
+const RESPONSE_INPUT_FILE: Schema = plain_model!("ResponseInputFile",
     req("type", Literal(&["input_file"])),
     opt("detail", Nullable(&Literal(&["auto", "low", "high"]))),
     opt("file_data", Nullable(&STR)),
     opt("file_id", Nullable(&STR)),
     opt("file_url", Nullable(&STR)),
     opt("filename", Nullable(&STR)),
-    opt("prompt_cache_breakpoint", Nullable(&Model(&PROMPT_CACHE_BREAKPOINT_2))),
-]);
+    opt("prompt_cache_breakpoint", Nullable(&PROMPT_CACHE_BREAKPOINT_2)),
+);
 
-static RESPONSE_FUNCTION_TOOL_CALL_OUTPUT_ITEM: Class = Class::plain("ResponseFunctionToolCallOutputItem", &[
+const RESPONSE_REASONING_ITEM: Schema = plain_model!("ResponseReasoningItem",
     req("id", STR),
-    req("output", Union(&[
-        STR,
-        List(&Union(&[
-            Model(&RESPONSE_INPUT_TEXT),
-            Model(&RESPONSE_INPUT_IMAGE),
-            Model(&RESPONSE_INPUT_FILE),
-        ]), ANY_LENGTH),
-    ])),
-    req("status", Literal(&["in_progress", "completed", "incomplete"])),
-    req("type", Literal(&["function_call_output"])),
-    opt("call_id", Nullable(&STR)),
-    opt("caller", Nullable(&Nullable(&Union(&[Model(&CALLER_DIRECT_2), Model(&CALLER_PROGRAM_2)])))),
-    opt("created_by", Nullable(&STR)),
-    opt("name", Nullable(&STR)),
-    opt("namespace", Nullable(&STR)),
-]);
-
-static ACTION_SEARCH_SOURCE_2: Class = Class::plain("ActionSearchSource", &[req("type", Literal(&["url"])), req("url", STR)]);
-
-static ACTION_SEARCH_2: Class = Class::plain("ActionSearch", &[
-    req("type", Literal(&["search"])),
-    opt("queries", Nullable(&List(&STR, ANY_LENGTH))),
-    opt("query", Nullable(&STR)),
-    opt("sources", Nullable(&List(&Model(&ACTION_SEARCH_SOURCE_2), ANY_LENGTH))),
-]);
-
-static ACTION_OPEN_PAGE_2: Class = Class::plain("ActionOpenPage", &[
-    req("type", Literal(&["open_page"])),
-    opt("url", Nullable(&STR)),
-]);
-
-static ACTION_FIND_2: Class = Class::plain("ActionFind", &[
-    req("pattern", STR),
-    req("type", Literal(&["find_in_page"])),
-    req("url", STR),
-]);
-
-static RESPONSE_FUNCTION_WEB_SEARCH: Class = Class::plain("ResponseFunctionWebSearch", &[
-    req("id", STR),
-    req("action", Union(&[
-        Model(&ACTION_SEARCH_2),
-        Model(&ACTION_OPEN_PAGE_2),
-        Model(&ACTION_FIND_2),
-    ])),
-    req("status", Literal(&["in_progress", "searching", "completed", "failed", "incomplete"])),
-    req("type", Literal(&["web_search_call"])),
-]);
-
-static PENDING_SAFETY_CHECK_2: Class = Class::plain("PendingSafetyCheck", &[
-    req("id", STR),
-    opt("code", Nullable(&STR)),
-    opt("message", Nullable(&STR)),
-]);
-
-static ACTION_CLICK_2: Class = Class::plain("ActionClick", &[
-    req("button", Literal(&["left", "right", "wheel", "back", "forward"])),
-    req("type", Literal(&["click"])),
-    req("x", INT),
-    req("y", INT),
-    opt("keys", Nullable(&List(&STR, ANY_LENGTH))),
-]);
-
-static ACTION_DOUBLE_CLICK_2: Class = Class::plain("ActionDoubleClick", &[
-    opt("keys", Nullable(&List(&STR, ANY_LENGTH))),
-    req("type", Literal(&["double_click"])),
-    req("x", INT),
-    req("y", INT),
-]);
-
-static ACTION_DRAG_PATH_2: Class = Class::plain("ActionDragPath", &[req("x", INT), req("y", INT)]);
-
-static ACTION_DRAG_2: Class = Class::plain("ActionDrag", &[
-    req("path", List(&Model(&ACTION_DRAG_PATH_2), ANY_LENGTH)),
-    req("type", Literal(&["drag"])),
-    opt("keys", Nullable(&List(&STR, ANY_LENGTH))),
-]);
-
-static ACTION_KEYPRESS_2: Class = Class::plain("ActionKeypress", &[
-    req("keys", List(&STR, ANY_LENGTH)),
-    req("type", Literal(&["keypress"])),
-]);
-
-static ACTION_MOVE_2: Class = Class::plain("ActionMove", &[
-    req("type", Literal(&["move"])),
-    req("x", INT),
-    req("y", INT),
-    opt("keys", Nullable(&List(&STR, ANY_LENGTH))),
-]);
-
-static ACTION_SCREENSHOT_2: Class = Class::plain("ActionScreenshot", &[req("type", Literal(&["screenshot"]))]);
-
-static ACTION_SCROLL_2: Class = Class::plain("ActionScroll", &[
-    req("scroll_x", INT),
-    req("scroll_y", INT),
-    req("type", Literal(&["scroll"])),
-    req("x", INT),
-    req("y", INT),
-    opt("keys", Nullable(&List(&STR, ANY_LENGTH))),
-]);
-
-static ACTION_TYPE_2: Class = Class::plain("ActionType", &[req("text", STR), req("type", Literal(&["type"]))]);
-
-static ACTION_WAIT_2: Class = Class::plain("ActionWait", &[req("type", Literal(&["wait"]))]);
-
-static CLICK_2: Class = Class::plain("Click", &[
-    req("button", Literal(&["left", "right", "wheel", "back", "forward"])),
-    req("type", Literal(&["click"])),
-    req("x", INT),
-    req("y", INT),
-    opt("keys", Nullable(&List(&STR, ANY_LENGTH))),
-]);
-
-static DOUBLE_CLICK_2: Class = Class::plain("DoubleClick", &[
-    opt("keys", Nullable(&List(&STR, ANY_LENGTH))),
-    req("type", Literal(&["double_click"])),
-    req("x", INT),
-    req("y", INT),
-]);
-
-static DRAG_PATH_2: Class = Class::plain("DragPath", &[req("x", INT), req("y", INT)]);
-
-static DRAG_2: Class = Class::plain("Drag", &[
-    req("path", List(&Model(&DRAG_PATH_2), ANY_LENGTH)),
-    req("type", Literal(&["drag"])),
-    opt("keys", Nullable(&List(&STR, ANY_LENGTH))),
-]);
-
-static KEYPRESS_2: Class = Class::plain("Keypress", &[
-    req("keys", List(&STR, ANY_LENGTH)),
-    req("type", Literal(&["keypress"])),
-]);
-
-static MOVE_2: Class = Class::plain("Move", &[
-    req("type", Literal(&["move"])),
-    req("x", INT),
-    req("y", INT),
-    opt("keys", Nullable(&List(&STR, ANY_LENGTH))),
-]);
-
-static SCREENSHOT_2: Class = Class::plain("Screenshot", &[req("type", Literal(&["screenshot"]))]);
-
-static SCROLL_2: Class = Class::plain("Scroll", &[
-    req("scroll_x", INT),
-    req("scroll_y", INT),
-    req("type", Literal(&["scroll"])),
-    req("x", INT),
-    req("y", INT),
-    opt("keys", Nullable(&List(&STR, ANY_LENGTH))),
-]);
-
-static TYPE_2: Class = Class::plain("Type", &[req("text", STR), req("type", Literal(&["type"]))]);
-
-static WAIT_2: Class = Class::plain("Wait", &[req("type", Literal(&["wait"]))]);
-
-static RESPONSE_COMPUTER_TOOL_CALL: Class = Class::plain("ResponseComputerToolCall", &[
-    req("id", STR),
-    req("call_id", STR),
-    req("pending_safety_checks", List(&Model(&PENDING_SAFETY_CHECK_2), ANY_LENGTH)),
-    req("status", Literal(&["in_progress", "completed", "incomplete"])),
-    req("type", Literal(&["computer_call"])),
-    opt("action", Nullable(&Union(&[
-        Model(&ACTION_CLICK_2),
-        Model(&ACTION_DOUBLE_CLICK_2),
-        Model(&ACTION_DRAG_2),
-        Model(&ACTION_KEYPRESS_2),
-        Model(&ACTION_MOVE_2),
-        Model(&ACTION_SCREENSHOT_2),
-        Model(&ACTION_SCROLL_2),
-        Model(&ACTION_TYPE_2),
-        Model(&ACTION_WAIT_2),
-    ]))),
-    opt("actions", Nullable(&List(&Union(&[
-        Model(&CLICK_2),
-        Model(&DOUBLE_CLICK_2),
-        Model(&DRAG_2),
-        Model(&KEYPRESS_2),
-        Model(&MOVE_2),
-        Model(&SCREENSHOT_2),
-        Model(&SCROLL_2),
-        Model(&TYPE_2),
-        Model(&WAIT_2),
-    ]), ANY_LENGTH))),
-]);
-
-static RESPONSE_COMPUTER_TOOL_CALL_OUTPUT_SCREENSHOT: Class = Class::plain("ResponseComputerToolCallOutputScreenshot", &[
-    req("type", Literal(&["computer_screenshot"])),
-    opt("file_id", Nullable(&STR)),
-    opt("image_url", Nullable(&STR)),
-]);
-
-static ACKNOWLEDGED_SAFETY_CHECK: Class = Class::plain("AcknowledgedSafetyCheck", &[
-    req("id", STR),
-    opt("code", Nullable(&STR)),
-    opt("message", Nullable(&STR)),
-]);
-
-static RESPONSE_COMPUTER_TOOL_CALL_OUTPUT_ITEM: Class = Class::plain("ResponseComputerToolCallOutputItem", &[
-    req("id", STR),
-    req("call_id", STR),
-    req("output", Model(&RESPONSE_COMPUTER_TOOL_CALL_OUTPUT_SCREENSHOT)),
-    req("status", Literal(&["completed", "incomplete", "failed", "in_progress"])),
-    req("type", Literal(&["computer_call_output"])),
-    opt("acknowledged_safety_checks", Nullable(&List(&Model(&ACKNOWLEDGED_SAFETY_CHECK), ANY_LENGTH))),
-    opt("created_by", Nullable(&STR)),
-]);
-
-static SUMMARY_2: Class = Class::plain("Summary", &[req("text", STR), req("type", Literal(&["summary_text"]))]);
-
-static CONTENT_2: Class = Class::plain("Content", &[req("text", STR), req("type", Literal(&["reasoning_text"]))]);
-
-static RESPONSE_REASONING_ITEM: Class = Class::plain("ResponseReasoningItem", &[
-    req("id", STR),
-    req("summary", List(&Model(&SUMMARY_2), ANY_LENGTH)),
+    req("summary", List(&plain_model!("Summary", req("text", STR), req("type", Literal(&["summary_text"]))), ANY_LENGTH)),
     req("type", Literal(&["reasoning"])),
-    opt("content", Nullable(&List(&Model(&CONTENT_2), ANY_LENGTH))),
+    opt("content", Nullable(&List(&plain_model!("Content", req("text", STR), req("type", Literal(&["reasoning_text"]))), ANY_LENGTH))),
     opt("encrypted_content", Nullable(&STR)),
     opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete"]))),
-]);
+);
 
-static PROGRAM_2: Class = Class::plain("Program", &[
-    req("id", STR),
-    req("call_id", STR),
-    req("code", STR),
-    req("fingerprint", STR),
-    req("type", Literal(&["program"])),
-]);
-
-static PROGRAM_OUTPUT_2: Class = Class::plain("ProgramOutput", &[
-    req("id", STR),
-    req("call_id", STR),
-    req("result", STR),
-    req("status", Literal(&["completed", "incomplete"])),
-    req("type", Literal(&["program_output"])),
-]);
-
-static RESPONSE_TOOL_SEARCH_CALL: Class = Class::plain("ResponseToolSearchCall", &[
-    req("id", STR),
-    req("arguments", Any),
-    opt("call_id", Nullable(&STR)),
-    req("execution", Literal(&["server", "client"])),
-    req("status", Literal(&["in_progress", "completed", "incomplete"])),
-    req("type", Literal(&["tool_search_call"])),
-    opt("created_by", Nullable(&STR)),
-]);
-
-static FUNCTION_TOOL: Class = Class::plain("FunctionTool", &[
+const FUNCTION_TOOL: Schema = plain_model!("FunctionTool",
     req("name", STR),
     opt("parameters", Nullable(&Dict(&STR, &Any))),
     opt("strict", Nullable(&Bool)),
@@ -1688,149 +1611,116 @@ static FUNCTION_TOOL: Class = Class::plain("FunctionTool", &[
     opt("defer_loading", Nullable(&Bool)),
     opt("description", Nullable(&STR)),
     opt("output_schema", Nullable(&Dict(&STR, &Any))),
-]);
+);
 
-static COMPARISON_FILTER_2: Class = Class::plain("ComparisonFilter", &[
+const COMPARISON_FILTER_2: Schema = plain_model!("ComparisonFilter",
     req("key", STR),
     req("type", Literal(&["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin"])),
     req("value", Union(&[STR, FLOAT, Bool, List(&Union(&[STR, FLOAT]), ANY_LENGTH)])),
-]);
+);
 
-static COMPOUND_FILTER_2: Class = Class::plain("CompoundFilter", &[
-    req("filters", List(&Union(&[Model(&COMPARISON_FILTER_2), Any]), ANY_LENGTH)),
-    req("type", Literal(&["and", "or"])),
-]);
-
-static RANKING_OPTIONS_HYBRID_SEARCH_2: Class = Class::plain("RankingOptionsHybridSearch", &[req("embedding_weight", FLOAT), req("text_weight", FLOAT)]);
-
-static RANKING_OPTIONS_2: Class = Class::plain("RankingOptions", &[
-    opt("hybrid_search", Nullable(&Model(&RANKING_OPTIONS_HYBRID_SEARCH_2))),
-    opt("ranker", Nullable(&Literal(&["auto", "default-2024-11-15"]))),
-    opt("score_threshold", Nullable(&FLOAT)),
-]);
-
-static FILE_SEARCH_TOOL: Class = Class::plain("FileSearchTool", &[
+const FILE_SEARCH_TOOL: Schema = plain_model!("FileSearchTool",
     req("type", Literal(&["file_search"])),
     req("vector_store_ids", List(&STR, ANY_LENGTH)),
-    opt("filters", Nullable(&Union(&[Model(&COMPARISON_FILTER_2), Model(&COMPOUND_FILTER_2)]))),
+    opt("filters", Nullable(&Union(&[
+        COMPARISON_FILTER_2,
+        plain_model!("CompoundFilter",
+            req("filters", List(&Union(&[COMPARISON_FILTER_2, Any]), ANY_LENGTH)),
+            req("type", Literal(&["and", "or"])),
+        ),
+    ]))),
     opt("max_num_results", Nullable(&INT)),
-    opt("ranking_options", Nullable(&Model(&RANKING_OPTIONS_2))),
-]);
+    opt("ranking_options", Nullable(&plain_model!("RankingOptions",
+        opt("hybrid_search", Nullable(&plain_model!("RankingOptionsHybridSearch", req("embedding_weight", FLOAT), req("text_weight", FLOAT)))),
+        opt("ranker", Nullable(&Literal(&["auto", "default-2024-11-15"]))),
+        opt("score_threshold", Nullable(&FLOAT)),
+    ))),
+);
 
-static COMPUTER_TOOL: Class = Class::plain("ComputerTool", &[req("type", Literal(&["computer"]))]);
+const COMPUTER_TOOL: Schema = plain_model!("ComputerTool", req("type", Literal(&["computer"])));
 
-static COMPUTER_USE_PREVIEW_TOOL: Class = Class::plain("ComputerUsePreviewTool", &[
+const COMPUTER_USE_PREVIEW_TOOL: Schema = plain_model!("ComputerUsePreviewTool",
     req("display_height", INT),
     req("display_width", INT),
     req("environment", Literal(&["windows", "mac", "linux", "ubuntu", "browser"])),
     req("type", Literal(&["computer_use_preview"])),
-]);
+);
 
-static FILTERS_2: Class = Class::plain("Filters", &[opt("allowed_domains", Nullable(&List(&STR, ANY_LENGTH)))]);
-
-static USER_LOCATION_3: Class = Class::plain("UserLocation", &[
-    opt("city", Nullable(&STR)),
-    opt("country", Nullable(&STR)),
-    opt("region", Nullable(&STR)),
-    opt("timezone", Nullable(&STR)),
-    opt("type", Nullable(&Literal(&["approximate"]))),
-]);
-
-static WEB_SEARCH_TOOL: Class = Class::plain("WebSearchTool", &[
+const WEB_SEARCH_TOOL: Schema = plain_model!("WebSearchTool",
     req("type", Literal(&["web_search", "web_search_2025_08_26"])),
     opt("external_web_access", Nullable(&Bool)),
-    opt("filters", Nullable(&Model(&FILTERS_2))),
+    opt("filters", Nullable(&plain_model!("Filters", opt("allowed_domains", Nullable(&List(&STR, ANY_LENGTH)))))),
     opt("search_context_size", Nullable(&Literal(&["low", "medium", "high"]))),
-    opt("user_location", Nullable(&Model(&USER_LOCATION_3))),
-]);
+    opt("user_location", Nullable(&plain_model!("UserLocation",
+        opt("city", Nullable(&STR)),
+        opt("country", Nullable(&STR)),
+        opt("region", Nullable(&STR)),
+        opt("timezone", Nullable(&STR)),
+        opt("type", Nullable(&Literal(&["approximate"]))),
+    ))),
+);
 
-static MCP_ALLOWED_TOOLS_MCP_TOOL_FILTER_2: Class = Class::plain("McpAllowedToolsMcpToolFilter", &[
-    opt("read_only", Nullable(&Bool)),
-    opt("tool_names", Nullable(&List(&STR, ANY_LENGTH))),
-]);
-
-static MCP_REQUIRE_APPROVAL_MCP_TOOL_APPROVAL_FILTER_ALWAYS_2: Class = Class::plain("McpRequireApprovalMcpToolApprovalFilterAlways", &[
-    opt("read_only", Nullable(&Bool)),
-    opt("tool_names", Nullable(&List(&STR, ANY_LENGTH))),
-]);
-
-static MCP_REQUIRE_APPROVAL_MCP_TOOL_APPROVAL_FILTER_NEVER_2: Class = Class::plain("McpRequireApprovalMcpToolApprovalFilterNever", &[
-    opt("read_only", Nullable(&Bool)),
-    opt("tool_names", Nullable(&List(&STR, ANY_LENGTH))),
-]);
-
-static MCP_REQUIRE_APPROVAL_MCP_TOOL_APPROVAL_FILTER_2: Class = Class::plain("McpRequireApprovalMcpToolApprovalFilter", &[
-    opt("always", Nullable(&Model(&MCP_REQUIRE_APPROVAL_MCP_TOOL_APPROVAL_FILTER_ALWAYS_2))),
-    opt("never", Nullable(&Model(&MCP_REQUIRE_APPROVAL_MCP_TOOL_APPROVAL_FILTER_NEVER_2))),
-]);
-
-static MCP_2: Class = Class::plain("Mcp", &[
+const MCP: Schema = plain_model!("Mcp",
     req("server_label", STR),
     req("type", Literal(&["mcp"])),
     opt("allowed_callers", Nullable(&List(&Literal(&["direct", "programmatic"]), ANY_LENGTH))),
     opt("allowed_tools", Nullable(&Union(&[
         List(&STR, ANY_LENGTH),
-        Model(&MCP_ALLOWED_TOOLS_MCP_TOOL_FILTER_2),
+        plain_model!("McpAllowedToolsMcpToolFilter",
+            opt("read_only", Nullable(&Bool)),
+            opt("tool_names", Nullable(&List(&STR, ANY_LENGTH))),
+        ),
     ]))),
     opt("authorization", Nullable(&STR)),
     opt("connector_id", Nullable(&Literal(&["connector_dropbox", "connector_gmail", "connector_googlecalendar", "connector_googledrive", "connector_microsoftteams", "connector_outlookcalendar", "connector_outlookemail", "connector_sharepoint"]))),
     opt("defer_loading", Nullable(&Bool)),
     opt("headers", Nullable(&Dict(&STR, &STR))),
     opt("require_approval", Nullable(&Union(&[
-        Model(&MCP_REQUIRE_APPROVAL_MCP_TOOL_APPROVAL_FILTER_2),
+        plain_model!("McpRequireApprovalMcpToolApprovalFilter",
+            opt("always", Nullable(&plain_model!("McpRequireApprovalMcpToolApprovalFilterAlways",
+                opt("read_only", Nullable(&Bool)),
+                opt("tool_names", Nullable(&List(&STR, ANY_LENGTH))),
+            ))),
+            opt("never", Nullable(&plain_model!("McpRequireApprovalMcpToolApprovalFilterNever",
+                opt("read_only", Nullable(&Bool)),
+                opt("tool_names", Nullable(&List(&STR, ANY_LENGTH))),
+            ))),
+        ),
         Literal(&["always", "never"]),
     ]))),
     opt("server_description", Nullable(&STR)),
     opt("server_url", Nullable(&STR)),
     opt("tunnel_id", Nullable(&STR)),
-]);
+);
 
-static CONTAINER_NETWORK_POLICY_DISABLED: Class = Class::plain("ContainerNetworkPolicyDisabled", &[req("type", Literal(&["disabled"]))]);
+const CONTAINER_NETWORK_POLICY_DISABLED: Schema = plain_model!("ContainerNetworkPolicyDisabled", req("type", Literal(&["disabled"])));
 
-static CONTAINER_NETWORK_POLICY_DOMAIN_SECRET: Class = Class::plain("ContainerNetworkPolicyDomainSecret", &[req("domain", STR), req("name", STR), req("value", STR)]);
-
-static CONTAINER_NETWORK_POLICY_ALLOWLIST: Class = Class::plain("ContainerNetworkPolicyAllowlist", &[
+const CONTAINER_NETWORK_POLICY_ALLOWLIST: Schema = plain_model!("ContainerNetworkPolicyAllowlist",
     req("allowed_domains", List(&STR, ANY_LENGTH)),
     req("type", Literal(&["allowlist"])),
-    opt("domain_secrets", Nullable(&List(&Model(&CONTAINER_NETWORK_POLICY_DOMAIN_SECRET), ANY_LENGTH))),
-]);
+    opt("domain_secrets", Nullable(&List(&plain_model!("ContainerNetworkPolicyDomainSecret", req("domain", STR), req("name", STR), req("value", STR)), ANY_LENGTH))),
+);
 
-static CODE_INTERPRETER_CONTAINER_CODE_INTERPRETER_TOOL_AUTO_2: Class = Class::plain("CodeInterpreterContainerCodeInterpreterToolAuto", &[
-    req("type", Literal(&["auto"])),
-    opt("file_ids", Nullable(&List(&STR, ANY_LENGTH))),
-    opt("memory_limit", Nullable(&Literal(&["1g", "4g", "16g", "64g"]))),
-    opt("network_policy", Nullable(&Union(&[
-        Model(&CONTAINER_NETWORK_POLICY_DISABLED),
-        Model(&CONTAINER_NETWORK_POLICY_ALLOWLIST),
-    ]))),
-]);
-
-static CODE_INTERPRETER_2: Class = Class::plain("CodeInterpreter", &[
+const CODE_INTERPRETER: Schema = plain_model!("CodeInterpreter",
     req("container", Union(&[
         STR,
-        Model(&CODE_INTERPRETER_CONTAINER_CODE_INTERPRETER_TOOL_AUTO_2),
+        plain_model!("CodeInterpreterContainerCodeInterpreterToolAuto",
+            req("type", Literal(&["auto"])),
+            opt("file_ids", Nullable(&List(&STR, ANY_LENGTH))),
+            opt("memory_limit", Nullable(&Literal(&["1g", "4g", "16g", "64g"]))),
+            opt("network_policy", Nullable(&Union(&[
+                CONTAINER_NETWORK_POLICY_DISABLED,
+                CONTAINER_NETWORK_POLICY_ALLOWLIST,
+            ]))),
+        ),
     ])),
     req("type", Literal(&["code_interpreter"])),
     opt("allowed_callers", Nullable(&List(&Literal(&["direct", "programmatic"]), ANY_LENGTH))),
-]);
+);
 
-static PROGRAMMATIC_TOOL_CALLING_2: Class = Class::plain("ProgrammaticToolCalling", &[req("type", Literal(&["programmatic_tool_calling"]))]);
+const PROGRAMMATIC_TOOL_CALLING: Schema = plain_model!("ProgrammaticToolCalling", req("type", Literal(&["programmatic_tool_calling"])));
 
-static IMAGE_GENERATION_INPUT_IMAGE_MASK_2: Class = Class::plain("ImageGenerationInputImageMask", &[
-    opt("file_id", Nullable(&STR)),
-    opt("image_url", Nullable(&STR)),
-]);
-
-static IMAGE_GENERATION_SVG_REASONING_2: Class = Class::plain("ImageGenerationSvgReasoning", &[
-    opt("effort", Nullable(&Literal(&["none", "minimal", "low", "medium", "high", "xhigh", "max"]))),
-]);
-
-static IMAGE_GENERATION_SVG_2: Class = Class::plain("ImageGenerationSvg", &[
-    opt("model", Nullable(&STR)),
-    opt("reasoning", Nullable(&Model(&IMAGE_GENERATION_SVG_REASONING_2))),
-]);
-
-static IMAGE_GENERATION_2: Class = Class::plain("ImageGeneration", &[
+const IMAGE_GENERATION: Schema = plain_model!("ImageGeneration",
     req("type", Literal(&["image_generation"])),
     opt("action", Nullable(&Literal(&["generate", "edit", "auto"]))),
     opt("background", Nullable(&Literal(&["transparent", "opaque", "auto"]))),
@@ -1838,7 +1728,10 @@ static IMAGE_GENERATION_2: Class = Class::plain("ImageGeneration", &[
     opt("frame_count", Nullable(&INT)),
     opt("frame_duration_ms", Nullable(&INT)),
     opt("input_fidelity", Nullable(&Literal(&["high", "low"]))),
-    opt("input_image_mask", Nullable(&Model(&IMAGE_GENERATION_INPUT_IMAGE_MASK_2))),
+    opt("input_image_mask", Nullable(&plain_model!("ImageGenerationInputImageMask",
+        opt("file_id", Nullable(&STR)),
+        opt("image_url", Nullable(&STR)),
+    ))),
     opt("model", Nullable(&Union(&[
         STR,
         Literal(&["gpt-image-1", "gpt-image-1-mini", "gpt-image-2", "gpt-image-2-2026-04-21", "gpt-image-2.5-sunburst", "gpt-image-2.5-sunburst-2026-09-08", "gpt-image-2.5-flare", "gpt-image-2.5-flare-2026-09-08", "gpt-image-2.6-sunburst", "gpt-image-2.6-flare", "gpt-image-1.5", "chatgpt-image-latest"]),
@@ -1852,514 +1745,115 @@ static IMAGE_GENERATION_2: Class = Class::plain("ImageGeneration", &[
         STR,
         Literal(&["1024x1024", "1024x1536", "1536x1024", "auto"]),
     ]))),
-    opt("svg", Nullable(&Model(&IMAGE_GENERATION_SVG_2))),
-]);
+    opt("svg", Nullable(&plain_model!("ImageGenerationSvg",
+        opt("model", Nullable(&STR)),
+        opt("reasoning", Nullable(&plain_model!("ImageGenerationSvgReasoning",
+            opt("effort", Nullable(&Literal(&["none", "minimal", "low", "medium", "high", "xhigh", "max"]))),
+        ))),
+    ))),
+);
 
-static LOCAL_SHELL_2: Class = Class::plain("LocalShell", &[req("type", Literal(&["local_shell"]))]);
+const LOCAL_SHELL: Schema = plain_model!("LocalShell", req("type", Literal(&["local_shell"])));
 
-static SKILL_REFERENCE: Class = Class::plain("SkillReference", &[
-    req("skill_id", STR),
-    req("type", Literal(&["skill_reference"])),
-    opt("version", Nullable(&STR)),
-]);
-
-static INLINE_SKILL_SOURCE: Class = Class::plain("InlineSkillSource", &[
-    req("data", STR),
-    req("media_type", Literal(&["application/zip"])),
-    req("type", Literal(&["base64"])),
-]);
-
-static INLINE_SKILL: Class = Class::plain("InlineSkill", &[
-    req("description", STR),
-    req("name", STR),
-    req("source", Model(&INLINE_SKILL_SOURCE)),
-    req("type", Literal(&["inline"])),
-]);
-
-static CONTAINER_AUTO: Class = Class::plain("ContainerAuto", &[
-    req("type", Literal(&["container_auto"])),
-    opt("file_ids", Nullable(&List(&STR, ANY_LENGTH))),
-    opt("memory_limit", Nullable(&Literal(&["1g", "4g", "16g", "64g"]))),
-    opt("network_policy", Nullable(&Union(&[
-        Model(&CONTAINER_NETWORK_POLICY_DISABLED),
-        Model(&CONTAINER_NETWORK_POLICY_ALLOWLIST),
-    ]))),
-    opt("skills", Nullable(&List(&Union(&[Model(&SKILL_REFERENCE), Model(&INLINE_SKILL)]), ANY_LENGTH))),
-]);
-
-static LOCAL_SKILL: Class = Class::plain("LocalSkill", &[req("description", STR), req("name", STR), req("path", STR)]);
-
-static LOCAL_ENVIRONMENT: Class = Class::plain("LocalEnvironment", &[
-    req("type", Literal(&["local"])),
-    opt("skills", Nullable(&List(&Model(&LOCAL_SKILL), ANY_LENGTH))),
-]);
-
-static CONTAINER_REFERENCE: Class = Class::plain("ContainerReference", &[
-    req("container_id", STR),
-    req("type", Literal(&["container_reference"])),
-]);
-
-static FUNCTION_SHELL_TOOL: Class = Class::plain("FunctionShellTool", &[
+const FUNCTION_SHELL_TOOL: Schema = plain_model!("FunctionShellTool",
     req("type", Literal(&["shell"])),
     opt("allowed_callers", Nullable(&List(&Literal(&["direct", "programmatic"]), ANY_LENGTH))),
     opt("environment", Nullable(&Nullable(&Union(&[
-        Model(&CONTAINER_AUTO),
-        Model(&LOCAL_ENVIRONMENT),
-        Model(&CONTAINER_REFERENCE),
+        plain_model!("ContainerAuto",
+            req("type", Literal(&["container_auto"])),
+            opt("file_ids", Nullable(&List(&STR, ANY_LENGTH))),
+            opt("memory_limit", Nullable(&Literal(&["1g", "4g", "16g", "64g"]))),
+            opt("network_policy", Nullable(&Union(&[
+                CONTAINER_NETWORK_POLICY_DISABLED,
+                CONTAINER_NETWORK_POLICY_ALLOWLIST,
+            ]))),
+            opt("skills", Nullable(&List(&Union(&[
+                plain_model!("SkillReference",
+                    req("skill_id", STR),
+                    req("type", Literal(&["skill_reference"])),
+                    opt("version", Nullable(&STR)),
+                ),
+                plain_model!("InlineSkill",
+                    req("description", STR),
+                    req("name", STR),
+                    req("source", plain_model!("InlineSkillSource",
+                        req("data", STR),
+                        req("media_type", Literal(&["application/zip"])),
+                        req("type", Literal(&["base64"])),
+                    )),
+                    req("type", Literal(&["inline"])),
+                ),
+            ]), ANY_LENGTH))),
+        ),
+        plain_model!("LocalEnvironment",
+            req("type", Literal(&["local"])),
+            opt("skills", Nullable(&List(&plain_model!("LocalSkill", req("description", STR), req("name", STR), req("path", STR)), ANY_LENGTH))),
+        ),
+        plain_model!("ContainerReference",
+            req("container_id", STR),
+            req("type", Literal(&["container_reference"])),
+        ),
     ])))),
-]);
+);
 
-static TEXT_3: Class = Class::plain("Text", &[req("type", Literal(&["text"]))]);
-
-static GRAMMAR_2: Class = Class::plain("Grammar", &[
-    req("definition", STR),
-    req("syntax", Literal(&["lark", "regex"])),
-    req("type", Literal(&["grammar"])),
-]);
-
-static CUSTOM_TOOL: Class = Class::plain("CustomTool", &[
+const CUSTOM_TOOL: Schema = plain_model!("CustomTool",
     req("name", STR),
     req("type", Literal(&["custom"])),
     opt("allowed_callers", Nullable(&List(&Literal(&["direct", "programmatic"]), ANY_LENGTH))),
     opt("async", Nullable(&Bool)),
     opt("defer_loading", Nullable(&Bool)),
     opt("description", Nullable(&STR)),
-    opt("format", Nullable(&Union(&[Model(&TEXT_3), Model(&GRAMMAR_2)]))),
-]);
+    opt("format", Nullable(&Union(&[
+        plain_model!("Text", req("type", Literal(&["text"]))),
+        plain_model!("Grammar",
+            req("definition", STR),
+            req("syntax", Literal(&["lark", "regex"])),
+            req("type", Literal(&["grammar"])),
+        ),
+    ]))),
+);
 
-static TOOL_FUNCTION_2: Class = Class::plain("ToolFunction", &[
-    req("name", STR),
-    req("type", Literal(&["function"])),
-    opt("allowed_callers", Nullable(&List(&Literal(&["direct", "programmatic"]), ANY_LENGTH))),
-    opt("async", Nullable(&Bool)),
-    opt("defer_loading", Nullable(&Bool)),
-    opt("description", Nullable(&STR)),
-    opt("output_schema", Nullable(&Dict(&STR, &Any))),
-    opt("parameters", Nullable(&Any)),
-    opt("strict", Nullable(&Bool)),
-]);
-
-static NAMESPACE_TOOL: Class = Class::plain("NamespaceTool", &[
+const NAMESPACE_TOOL: Schema = plain_model!("NamespaceTool",
     req("description", STR),
     req("name", STR),
-    req("tools", List(&Union(&[Model(&TOOL_FUNCTION_2), Model(&CUSTOM_TOOL)]), ANY_LENGTH)),
+    req("tools", List(&Union(&[
+        plain_model!("ToolFunction",
+            req("name", STR),
+            req("type", Literal(&["function"])),
+            opt("allowed_callers", Nullable(&List(&Literal(&["direct", "programmatic"]), ANY_LENGTH))),
+            opt("async", Nullable(&Bool)),
+            opt("defer_loading", Nullable(&Bool)),
+            opt("description", Nullable(&STR)),
+            opt("output_schema", Nullable(&Dict(&STR, &Any))),
+            opt("parameters", Nullable(&Any)),
+            opt("strict", Nullable(&Bool)),
+        ),
+        CUSTOM_TOOL,
+    ]), ANY_LENGTH)),
     req("type", Literal(&["namespace"])),
-]);
+);
 
-static TOOL_SEARCH_TOOL: Class = Class::plain("ToolSearchTool", &[
+const TOOL_SEARCH_TOOL: Schema = plain_model!("ToolSearchTool",
     req("type", Literal(&["tool_search"])),
     opt("description", Nullable(&STR)),
     opt("execution", Nullable(&Literal(&["server", "client"]))),
     opt("parameters", Nullable(&Any)),
-]);
+);
 
-static USER_LOCATION_4: Class = Class::plain("UserLocation", &[
-    req("type", Literal(&["approximate"])),
-    opt("city", Nullable(&STR)),
-    opt("country", Nullable(&STR)),
-    opt("region", Nullable(&STR)),
-    opt("timezone", Nullable(&STR)),
-]);
-
-static WEB_SEARCH_PREVIEW_TOOL: Class = Class::plain("WebSearchPreviewTool", &[
+const WEB_SEARCH_PREVIEW_TOOL: Schema = plain_model!("WebSearchPreviewTool",
     req("type", Literal(&["web_search_preview", "web_search_preview_2025_03_11"])),
     opt("search_content_types", Nullable(&List(&Literal(&["text", "image"]), ANY_LENGTH))),
     opt("search_context_size", Nullable(&Literal(&["low", "medium", "high"]))),
-    opt("user_location", Nullable(&Model(&USER_LOCATION_4))),
-]);
+    opt("user_location", Nullable(&plain_model!("UserLocation",
+        req("type", Literal(&["approximate"])),
+        opt("city", Nullable(&STR)),
+        opt("country", Nullable(&STR)),
+        opt("region", Nullable(&STR)),
+        opt("timezone", Nullable(&STR)),
+    ))),
+);
 
-static APPLY_PATCH_TOOL: Class = Class::plain("ApplyPatchTool", &[
+const APPLY_PATCH_TOOL: Schema = plain_model!("ApplyPatchTool",
     req("type", Literal(&["apply_patch"])),
     opt("allowed_callers", Nullable(&List(&Literal(&["direct", "programmatic"]), ANY_LENGTH))),
-]);
-
-static RESPONSE_TOOL_SEARCH_OUTPUT_ITEM: Class = Class::plain("ResponseToolSearchOutputItem", &[
-    req("id", STR),
-    opt("call_id", Nullable(&STR)),
-    req("execution", Literal(&["server", "client"])),
-    req("status", Literal(&["in_progress", "completed", "incomplete"])),
-    req("tools", List(&Union(&[
-        Model(&FUNCTION_TOOL),
-        Model(&FILE_SEARCH_TOOL),
-        Model(&COMPUTER_TOOL),
-        Model(&COMPUTER_USE_PREVIEW_TOOL),
-        Model(&WEB_SEARCH_TOOL),
-        Model(&MCP_2),
-        Model(&CODE_INTERPRETER_2),
-        Model(&PROGRAMMATIC_TOOL_CALLING_2),
-        Model(&IMAGE_GENERATION_2),
-        Model(&LOCAL_SHELL_2),
-        Model(&FUNCTION_SHELL_TOOL),
-        Model(&CUSTOM_TOOL),
-        Model(&NAMESPACE_TOOL),
-        Model(&TOOL_SEARCH_TOOL),
-        Model(&WEB_SEARCH_PREVIEW_TOOL),
-        Model(&APPLY_PATCH_TOOL),
-    ]), ANY_LENGTH)),
-    req("type", Literal(&["tool_search_output"])),
-    opt("created_by", Nullable(&STR)),
-]);
-
-static ADDITIONAL_TOOLS_2: Class = Class::plain("AdditionalTools", &[
-    req("id", STR),
-    req("role", Literal(&["unknown", "user", "assistant", "system", "critic", "discriminator", "developer", "tool"])),
-    req("tools", List(&Union(&[
-        Model(&FUNCTION_TOOL),
-        Model(&FILE_SEARCH_TOOL),
-        Model(&COMPUTER_TOOL),
-        Model(&COMPUTER_USE_PREVIEW_TOOL),
-        Model(&WEB_SEARCH_TOOL),
-        Model(&MCP_2),
-        Model(&CODE_INTERPRETER_2),
-        Model(&PROGRAMMATIC_TOOL_CALLING_2),
-        Model(&IMAGE_GENERATION_2),
-        Model(&LOCAL_SHELL_2),
-        Model(&FUNCTION_SHELL_TOOL),
-        Model(&CUSTOM_TOOL),
-        Model(&NAMESPACE_TOOL),
-        Model(&TOOL_SEARCH_TOOL),
-        Model(&WEB_SEARCH_PREVIEW_TOOL),
-        Model(&APPLY_PATCH_TOOL),
-    ]), ANY_LENGTH)),
-    req("type", Literal(&["additional_tools"])),
-]);
-
-static RESPONSE_COMPACTION_ITEM: Class = Class::plain("ResponseCompactionItem", &[
-    req("id", STR),
-    req("encrypted_content", STR),
-    req("type", Literal(&["compaction"])),
-    opt("created_by", Nullable(&STR)),
-]);
-
-static IMAGE_GENERATION_CALL_ERROR_MODERATION_DETAILS_2: Class = Class::plain("ImageGenerationCallErrorModerationDetails", &[
-    req("categories", List(&STR, ANY_LENGTH)),
-    req("moderation_stage", Literal(&["input", "output", "unknown"])),
-]);
-
-static IMAGE_GENERATION_CALL_ERROR_2: Class = Class::plain("ImageGenerationCallError", &[
-    opt("code", Nullable(&STR)),
-    req("message", STR),
-    opt("param", Nullable(&STR)),
-    req("type", STR),
-    opt("moderation_details", Nullable(&Model(&IMAGE_GENERATION_CALL_ERROR_MODERATION_DETAILS_2))),
-]);
-
-static IMAGE_GENERATION_CALL_SVG_USAGE_2: Class = Class::plain("ImageGenerationCallSvgUsage", &[
-    req("input_tokens", INT),
-    req("model", STR),
-    req("output_tokens", INT),
-    req("reasoning_tokens", INT),
-    req("total_tokens", INT),
-]);
-
-static IMAGE_GENERATION_CALL_2: Class = Class::plain("ImageGenerationCall", &[
-    req("id", STR),
-    opt("result", Nullable(&STR)),
-    req("status", Literal(&["in_progress", "completed", "generating", "failed"])),
-    req("type", Literal(&["image_generation_call"])),
-    opt("action", Nullable(&Literal(&["generate", "edit", "auto"]))),
-    opt("background", Nullable(&Literal(&["transparent", "opaque", "auto"]))),
-    opt("error", Nullable(&Model(&IMAGE_GENERATION_CALL_ERROR_2))),
-    opt("output_format", Nullable(&Literal(&["png", "webp", "jpeg", "gif", "svg"]))),
-    opt("quality", Nullable(&Literal(&["low", "medium", "high", "xhigh", "max", "auto"]))),
-    opt("revised_prompt", Nullable(&STR)),
-    opt("size", Nullable(&Union(&[STR, Literal(&["1024x1024", "1024x1536", "1536x1024"])]))),
-    opt("svg_usage", Nullable(&Model(&IMAGE_GENERATION_CALL_SVG_USAGE_2))),
-]);
-
-static OUTPUT_LOGS_2: Class = Class::plain("OutputLogs", &[req("logs", STR), req("type", Literal(&["logs"]))]);
-
-static OUTPUT_IMAGE_2: Class = Class::plain("OutputImage", &[req("type", Literal(&["image"])), req("url", STR)]);
-
-static RESPONSE_CODE_INTERPRETER_TOOL_CALL: Class = Class::plain("ResponseCodeInterpreterToolCall", &[
-    req("id", STR),
-    opt("code", Nullable(&STR)),
-    req("container_id", STR),
-    opt("outputs", Nullable(&List(&Union(&[Model(&OUTPUT_LOGS_2), Model(&OUTPUT_IMAGE_2)]), ANY_LENGTH))),
-    req("status", Literal(&["in_progress", "completed", "incomplete", "interpreting", "failed"])),
-    req("type", Literal(&["code_interpreter_call"])),
-]);
-
-static LOCAL_SHELL_CALL_ACTION_2: Class = Class::plain("LocalShellCallAction", &[
-    req("command", List(&STR, ANY_LENGTH)),
-    req("env", Dict(&STR, &STR)),
-    req("type", Literal(&["exec"])),
-    opt("timeout_ms", Nullable(&INT)),
-    opt("user", Nullable(&STR)),
-    opt("working_directory", Nullable(&STR)),
-]);
-
-static LOCAL_SHELL_CALL_2: Class = Class::plain("LocalShellCall", &[
-    req("id", STR),
-    req("action", Model(&LOCAL_SHELL_CALL_ACTION_2)),
-    req("call_id", STR),
-    req("status", Literal(&["in_progress", "completed", "incomplete"])),
-    req("type", Literal(&["local_shell_call"])),
-]);
-
-static LOCAL_SHELL_CALL_OUTPUT_2: Class = Class::plain("LocalShellCallOutput", &[
-    req("id", STR),
-    req("output", STR),
-    req("type", Literal(&["local_shell_call_output"])),
-    opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete"]))),
-]);
-
-static ACTION: Class = Class::plain("Action", &[
-    req("commands", List(&STR, ANY_LENGTH)),
-    opt("max_output_length", Nullable(&INT)),
-    opt("timeout_ms", Nullable(&INT)),
-]);
-
-static RESPONSE_LOCAL_ENVIRONMENT: Class = Class::plain("ResponseLocalEnvironment", &[req("type", Literal(&["local"]))]);
-
-static RESPONSE_CONTAINER_REFERENCE: Class = Class::plain("ResponseContainerReference", &[
-    req("container_id", STR),
-    req("type", Literal(&["container_reference"])),
-]);
-
-static RESPONSE_FUNCTION_SHELL_TOOL_CALL: Class = Class::plain("ResponseFunctionShellToolCall", &[
-    req("id", STR),
-    req("action", Model(&ACTION)),
-    req("call_id", STR),
-    opt("environment", Nullable(&Nullable(&Union(&[
-        Model(&RESPONSE_LOCAL_ENVIRONMENT),
-        Model(&RESPONSE_CONTAINER_REFERENCE),
-    ])))),
-    req("status", Literal(&["in_progress", "completed", "incomplete"])),
-    req("type", Literal(&["shell_call"])),
-    opt("caller", Nullable(&Nullable(&Union(&[Model(&CALLER_DIRECT_2), Model(&CALLER_PROGRAM_2)])))),
-    opt("created_by", Nullable(&STR)),
-]);
-
-static OUTPUT_OUTCOME_TIMEOUT: Class = Class::plain("OutputOutcomeTimeout", &[req("type", Literal(&["timeout"]))]);
-
-static OUTPUT_OUTCOME_EXIT: Class = Class::plain("OutputOutcomeExit", &[req("exit_code", INT), req("type", Literal(&["exit"]))]);
-
-static OUTPUT: Class = Class::plain("Output", &[
-    req("outcome", Union(&[Model(&OUTPUT_OUTCOME_TIMEOUT), Model(&OUTPUT_OUTCOME_EXIT)])),
-    req("stderr", STR),
-    req("stdout", STR),
-    opt("created_by", Nullable(&STR)),
-]);
-
-static RESPONSE_FUNCTION_SHELL_TOOL_CALL_OUTPUT: Class = Class::plain("ResponseFunctionShellToolCallOutput", &[
-    req("id", STR),
-    req("call_id", STR),
-    opt("max_output_length", Nullable(&INT)),
-    req("output", List(&Model(&OUTPUT), ANY_LENGTH)),
-    req("status", Literal(&["in_progress", "completed", "incomplete"])),
-    req("type", Literal(&["shell_call_output"])),
-    opt("caller", Nullable(&Nullable(&Union(&[Model(&CALLER_DIRECT_2), Model(&CALLER_PROGRAM_2)])))),
-    opt("created_by", Nullable(&STR)),
-]);
-
-static OPERATION_CREATE_FILE: Class = Class::plain("OperationCreateFile", &[
-    req("diff", STR),
-    req("path", STR),
-    req("type", Literal(&["create_file"])),
-]);
-
-static OPERATION_DELETE_FILE: Class = Class::plain("OperationDeleteFile", &[req("path", STR), req("type", Literal(&["delete_file"]))]);
-
-static OPERATION_UPDATE_FILE: Class = Class::plain("OperationUpdateFile", &[
-    req("diff", STR),
-    req("path", STR),
-    req("type", Literal(&["update_file"])),
-]);
-
-static RESPONSE_APPLY_PATCH_TOOL_CALL: Class = Class::plain("ResponseApplyPatchToolCall", &[
-    req("id", STR),
-    req("call_id", STR),
-    req("operation", Union(&[
-        Model(&OPERATION_CREATE_FILE),
-        Model(&OPERATION_DELETE_FILE),
-        Model(&OPERATION_UPDATE_FILE),
-    ])),
-    req("status", Literal(&["in_progress", "completed"])),
-    req("type", Literal(&["apply_patch_call"])),
-    opt("caller", Nullable(&Nullable(&Union(&[Model(&CALLER_DIRECT_2), Model(&CALLER_PROGRAM_2)])))),
-    opt("created_by", Nullable(&STR)),
-]);
-
-static RESPONSE_APPLY_PATCH_TOOL_CALL_OUTPUT: Class = Class::plain("ResponseApplyPatchToolCallOutput", &[
-    req("id", STR),
-    req("call_id", STR),
-    req("status", Literal(&["completed", "failed"])),
-    req("type", Literal(&["apply_patch_call_output"])),
-    opt("caller", Nullable(&Nullable(&Union(&[Model(&CALLER_DIRECT_2), Model(&CALLER_PROGRAM_2)])))),
-    opt("created_by", Nullable(&STR)),
-    opt("output", Nullable(&STR)),
-]);
-
-static MCP_PROTOCOL_ERROR_2: Class = Class::plain("McpProtocolError", &[
-    req("code", INT),
-    req("message", STR),
-    req("type", Literal(&["mcp_protocol_error"])),
-]);
-
-static MCP_TOOL_EXECUTION_ERROR_2: Class = Class::plain("McpToolExecutionError", &[
-    req("content", Any),
-    req("type", Literal(&["mcp_tool_execution_error"])),
-]);
-
-static HTTP_ERROR_2: Class = Class::plain("HTTPError", &[
-    req("code", INT),
-    req("message", STR),
-    req("type", Literal(&["http_error"])),
-]);
-
-static MCP_CALL_2: Class = Class::plain("McpCall", &[
-    req("id", STR),
-    req("arguments", STR),
-    req("name", STR),
-    req("server_label", STR),
-    req("type", Literal(&["mcp_call"])),
-    opt("approval_request_id", Nullable(&STR)),
-    opt("error", Nullable(&Union(&[
-        Model(&MCP_PROTOCOL_ERROR_2),
-        Model(&MCP_TOOL_EXECUTION_ERROR_2),
-        Model(&HTTP_ERROR_2),
-    ]))),
-    opt("output", Nullable(&STR)),
-    opt("status", Nullable(&Literal(&["in_progress", "completed", "incomplete", "calling", "failed"]))),
-]);
-
-static MCP_LIST_TOOLS_TOOL_2: Class = Class::plain("McpListToolsTool", &[
-    req("input_schema", Any),
-    req("name", STR),
-    opt("annotations", Nullable(&Any)),
-    opt("description", Nullable(&STR)),
-]);
-
-static MCP_LIST_TOOLS_2: Class = Class::plain("McpListTools", &[
-    req("id", STR),
-    req("server_label", STR),
-    req("tools", List(&Model(&MCP_LIST_TOOLS_TOOL_2), ANY_LENGTH)),
-    req("type", Literal(&["mcp_list_tools"])),
-    opt("error", Nullable(&STR)),
-]);
-
-static MCP_APPROVAL_REQUEST_2: Class = Class::plain("McpApprovalRequest", &[
-    req("id", STR),
-    req("arguments", STR),
-    req("name", STR),
-    req("server_label", STR),
-    req("type", Literal(&["mcp_approval_request"])),
-]);
-
-static MCP_APPROVAL_RESPONSE_2: Class = Class::plain("McpApprovalResponse", &[
-    req("id", STR),
-    req("approval_request_id", STR),
-    req("approve", Bool),
-    req("type", Literal(&["mcp_approval_response"])),
-    opt("reason", Nullable(&STR)),
-]);
-
-static RESPONSE_CUSTOM_TOOL_CALL: Class = Class::plain("ResponseCustomToolCall", &[
-    req("call_id", STR),
-    req("input", STR),
-    req("name", STR),
-    req("type", Literal(&["custom_tool_call"])),
-    opt("id", Nullable(&STR)),
-    opt("async", Nullable(&Bool)),
-    opt("caller", Nullable(&Nullable(&Union(&[Model(&CALLER_DIRECT_2), Model(&CALLER_PROGRAM_2)])))),
-    opt("namespace", Nullable(&STR)),
-]);
-
-static RESPONSE_CUSTOM_TOOL_CALL_OUTPUT_ITEM: Class = Class::plain("ResponseCustomToolCallOutputItem", &[
-    req("call_id", STR),
-    req("output", Union(&[
-        STR,
-        List(&Union(&[
-            Model(&RESPONSE_INPUT_TEXT),
-            Model(&RESPONSE_INPUT_IMAGE),
-            Model(&RESPONSE_INPUT_FILE),
-        ]), ANY_LENGTH),
-    ])),
-    req("type", Literal(&["custom_tool_call_output"])),
-    req("id", STR),
-    opt("caller", Nullable(&Nullable(&Union(&[Model(&CALLER_DIRECT_2), Model(&CALLER_PROGRAM_2)])))),
-    req("status", Literal(&["in_progress", "completed", "incomplete"])),
-    opt("created_by", Nullable(&STR)),
-]);
-
-static TOOL_CHOICE_ALLOWED: Class = Class::plain("ToolChoiceAllowed", &[
-    req("mode", Literal(&["auto", "required"])),
-    req("tools", List(&Dict(&STR, &Any), ANY_LENGTH)),
-    req("type", Literal(&["allowed_tools"])),
-]);
-
-static TOOL_CHOICE_TYPES: Class = Class::plain("ToolChoiceTypes", &[
-    req("type", Literal(&["file_search", "web_search_preview", "computer", "computer_use_preview", "computer_use", "web_search_preview_2025_03_11", "image_generation", "code_interpreter"])),
-]);
-
-static TOOL_CHOICE_FUNCTION: Class = Class::plain("ToolChoiceFunction", &[req("name", STR), req("type", Literal(&["function"]))]);
-
-static TOOL_CHOICE_MCP: Class = Class::plain("ToolChoiceMcp", &[
-    req("server_label", STR),
-    req("type", Literal(&["mcp"])),
-    opt("name", Nullable(&STR)),
-]);
-
-static TOOL_CHOICE_CUSTOM: Class = Class::plain("ToolChoiceCustom", &[req("name", STR), req("type", Literal(&["custom"]))]);
-
-static TOOL_CHOICE_SPECIFIC_PROGRAMMATIC_TOOL_CALLING_PARAM: Class = Class::plain("ToolChoiceSpecificProgrammaticToolCallingParam", &[req("type", Literal(&["programmatic_tool_calling"]))]);
-
-static TOOL_CHOICE_APPLY_PATCH: Class = Class::plain("ToolChoiceApplyPatch", &[req("type", Literal(&["apply_patch"]))]);
-
-static TOOL_CHOICE_SHELL: Class = Class::plain("ToolChoiceShell", &[req("type", Literal(&["shell"]))]);
-
-static RESPONSE_PROMPT: Class = Class::plain("ResponsePrompt", &[
-    req("id", STR),
-    opt("variables", Nullable(&Dict(&STR, &Union(&[
-        STR,
-        Model(&RESPONSE_INPUT_TEXT),
-        Model(&RESPONSE_INPUT_IMAGE),
-        Model(&RESPONSE_INPUT_FILE),
-    ])))),
-    opt("version", Nullable(&STR)),
-]);
-
-static REASONING_2: Class = Class::plain("Reasoning", &[
-    opt("context", Nullable(&Literal(&["auto", "current_turn", "all_turns"]))),
-    opt("effort", Nullable(&Literal(&["none", "minimal", "low", "medium", "high", "xhigh", "max"]))),
-    opt("generate_summary", Nullable(&Literal(&["auto", "concise", "detailed"]))),
-    opt("mode", Nullable(&Union(&[STR, Literal(&["standard", "pro"])]))),
-    opt("summary", Nullable(&Literal(&["auto", "concise", "detailed"]))),
-]);
-
-static RESPONSE_FORMAT_TEXT_2: Class = Class::plain("ResponseFormatText", &[req("type", Literal(&["text"]))]);
-
-static RESPONSE_FORMAT_TEXT_JSON_SCHEMA_CONFIG: Class = Class::plain("ResponseFormatTextJSONSchemaConfig", &[
-    req("name", STR),
-    req("schema", Dict(&STR, &Any)),
-    req("type", Literal(&["json_schema"])),
-    opt("description", Nullable(&STR)),
-    opt("strict", Nullable(&Bool)),
-]);
-
-static RESPONSE_FORMAT_JSON_OBJECT: Class = Class::plain("ResponseFormatJSONObject", &[req("type", Literal(&["json_object"]))]);
-
-static RESPONSE_TEXT_CONFIG: Class = Class::plain("ResponseTextConfig", &[
-    opt("format", Nullable(&Union(&[
-        Model(&RESPONSE_FORMAT_TEXT_2),
-        Model(&RESPONSE_FORMAT_TEXT_JSON_SCHEMA_CONFIG),
-        Model(&RESPONSE_FORMAT_JSON_OBJECT),
-    ]))),
-    opt("verbosity", Nullable(&Literal(&["low", "medium", "high"]))),
-]);
-
-static AUTHOR: Class = Class::plain("Author", &[
-    req("role", Enum(&["user", "assistant", "system", "developer", "tool"])),
-    opt("name", Nullable(&STR)),
-]);
-
-static CONTENT_3: Class = Class::plain("Content", &[]);
-
-static MESSAGE_2: Class = Class::plain("Message", &[
-    req("author", Model(&AUTHOR)),
-    opt("content", List(&Model(&CONTENT_3), ANY_LENGTH)),
-    opt("channel", Nullable(&STR)),
-    opt("recipient", Nullable(&STR)),
-    opt("content_type", Nullable(&STR)),
-]);
+);

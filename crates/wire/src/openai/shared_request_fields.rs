@@ -6,6 +6,7 @@ use indexmap::IndexMap;
 use serde_json::{Map, Value};
 use vllm_sim_python::{self as python, PythonValue};
 
+use super::validators::reject_request;
 use crate::fault::Fault;
 use crate::schema::{
     ANY_LENGTH, FLOAT, INT, LengthLimits, RequestField, STR, Schema, ValidatorError,
@@ -419,18 +420,16 @@ fn validate_repetition_detection(map: &Map<String, Value>) -> Result<(), Validat
     let number = |key: &str| map.get(key).and_then(i128::read).unwrap_or_default();
     let (max, min) = (number("max_pattern_size"), number("min_pattern_size"));
     if max < 0 || min < 0 || min > max {
-        return Err(Fault::bad_request(
+        return reject_request(
             "max_pattern_size, min_pattern_size must be >=0, with min_pattern_size <= \
              max_pattern_size. Set both to 0 to disable repetitive pattern detection.",
-        )
-        .into());
+        );
     }
     if max > 0 && number("min_count") < 2 {
-        return Err(Fault::bad_request(
+        return reject_request(
             "min_count must be >= 2 to detect repetitive patterns in engine output. If you do \
              not wish to detect repetitive patterns, set max_pattern_size to 0.",
-        )
-        .into());
+        );
     }
     Ok(())
 }

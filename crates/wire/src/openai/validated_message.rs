@@ -108,8 +108,8 @@ pub fn text_only_model_fault(kind: &str, part: &Value, model: &str) -> Fault {
     }
     let uuid = part.get("uuid").is_some_and(|uuid| !uuid.is_null());
     let typed = !uuid && part.get("type").is_some_and(Value::is_string);
-    message_schema::url_content_part_model(kind)
+    message_schema::url_content_part_schema(kind)
         .filter(|_| typed)
-        .and_then(|class| body::validate_json_value(class, part).err())
+        .and_then(|schema| body::validate_json_value(schema, part).err())
         .unwrap_or_else(|| Fault::bad_request(format!("{model} is not a multimodal model")))
 }

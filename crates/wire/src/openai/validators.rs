@@ -10,6 +10,7 @@
 //! `vllm/entrypoints/generate/base/protocol.py`.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use serde_json::{Map, Value};
 use vllm_sim_python::{self as python, PythonValue};
@@ -22,6 +23,25 @@ use crate::schema::find_member;
 pub(crate) type JsonBody = Map<String, Value>;
 
 pub(crate) type ValidatorResult = Result<(), ValidatorError>;
+
+/// Rejects the request with a 400.
+pub(crate) fn reject_request(message: impl Into<String>) -> ValidatorResult {
+    Err(Fault::bad_request(message).into())
+}
+
+/// Rejects the request with a 400 that names the parameter.
+pub(crate) fn reject_parameter(message: impl fmt::Display, param: &str) -> ValidatorResult {
+    Err(Fault::bad_parameter(message, param).into())
+}
+
+/// Rejects the request with a 400 that names the parameter and shows its value.
+pub(crate) fn reject_value(
+    message: impl fmt::Display,
+    param: &str,
+    value: impl fmt::Display,
+) -> ValidatorResult {
+    Err(Fault::invalid_value_fault(message, param, value).into())
+}
 
 /// Returns Python's `bool(data.get(key))` for a member of the request body.
 pub(crate) fn is_truthy_member(body: &JsonBody, key: &str) -> bool {
@@ -63,18 +83,16 @@ pub(crate) fn check_cache_salt_support(body: &mut Cow<'_, JsonBody>) -> Validato
         return Ok(());
     };
     match salt.as_str() {
-        None | Some("") => Err(Fault::bad_parameter(
+        None | Some("") => reject_parameter(
             "Parameter 'cache_salt' must be a non-empty string if provided.",
             "cache_salt",
-        )
-        .into()),
+        ),
         Some(salt) if salt.chars().count() > MAX_SALT_LENGTH || salt.contains(FORBIDDEN_CHARS) => {
-            Err(Fault::bad_parameter(
+            reject_parameter(
                 "Parameter 'cache_salt' must be at most 128 characters and must not contain \
                  '@', '/', '\\\\', or NUL.",
                 "cache_salt",
             )
-            .into())
         }
         Some(_) => Ok(()),
     }
@@ -87,10 +105,9 @@ pub(crate) fn check_generation_prompt(body: &mut Cow<'_, JsonBody>) -> Validator
     if is_truthy_member(body, "continue_final_message")
         && is_truthy_member(body, "add_generation_prompt")
     {
-        return Err(Fault::bad_request(
+        return reject_request(
             "Cannot set both `continue_final_message` and `add_generation_prompt` to True.",
-        )
-        .into());
+        );
     }
     Ok(())
 }
@@ -111,11 +128,10 @@ pub(crate) fn apply_return_mm_kwargs_alias(body: &mut Cow<'_, JsonBody>) -> Vali
 /// Source: vLLM's `validate_stream_options`.
 pub(crate) fn validate_stream_options(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     if is_truthy_member(body, "stream_options") && !is_truthy_member(body, "stream") {
-        return Err(Fault::bad_parameter(
+        return reject_parameter(
             "Stream options can only be defined when `stream=True`.",
             "stream_options",
-        )
-        .into());
+        );
     }
     Ok(())
 }
@@ -129,12 +145,11 @@ pub(crate) fn validate_response_format(body: &mut Cow<'_, JsonBody>) -> Validato
     };
     match format.get("type").and_then(Value::as_str) {
         Some("json_schema") if non_null_member(format, "json_schema").is_none() => {
-            Err(Fault::bad_parameter(
+            reject_parameter(
                 "When response_format type is 'json_schema', the 'json_schema' field must be \
              provided.",
                 "response_format",
             )
-            .into())
         }
         _ => validate_structural_tag_format(body),
     }
@@ -150,11 +165,10 @@ pub(crate) fn validate_structural_tag_format(body: &JsonBody) -> ValidatorResult
     };
     let tag = format.get("type").is_some_and(|kind| kind == "structural_tag");
     if tag && !is_structural_tag(format) {
-        return Err(Fault::bad_parameter(
+        return reject_parameter(
             "Invalid response_format structural_tag specification.",
             "response_format",
-        )
-        .into());
+        );
     }
     Ok(())
 }
@@ -183,7 +197,7 @@ fn is_structural_tag(format: &JsonBody) -> bool {
 /// completions.
 pub(crate) fn has_single_constraint(
     body: &JsonBody,
-    conflict_fault: Fault,
+    conflict_fault: impl FnOnce() -> Fault,
 ) -> Result<bool, ValidatorError> {
     let Some(outputs) = non_null_member(body, "structured_outputs") else {
         return Ok(false);
@@ -196,7 +210,7 @@ pub(crate) fn has_single_constraint(
     match count.count() {
         0 => Ok(false),
         1 => Ok(true),
-        _ => Err(conflict_fault.into()),
+        _ => Err(conflict_fault().into()),
     }
 }
 
@@ -216,25 +230,21 @@ pub(crate) fn check_structural_tag(body: &JsonBody) -> ValidatorResult {
     if good {
         return Ok(());
     }
-    Err(Fault::bad_parameter(
+    reject_parameter(
         "Invalid structured_outputs structural_tag specification.",
         "structured_outputs",
     )
-    .into())
 }
 
 /// Checks that a member of the request body like `logprobs` is absent or a number, so that it can
 /// be compared.
 pub(crate) fn check_number_or_absent(body: &JsonBody, key: &str) -> ValidatorResult {
     match non_null_member(body, key) {
-        Some(value) if PythonValue::from_json_value(value).as_number().is_none() => {
-            Err(Fault::invalid_value_fault(
-                format_args!("`{key}` must be an integer."),
-                key,
-                python::python_str(value),
-            )
-            .into())
-        }
+        Some(value) if PythonValue::from_json_value(value).as_number().is_none() => reject_value(
+            format_args!("`{key}` must be an integer."),
+            key,
+            python::python_str(value),
+        ),
         _ => Ok(()),
     }
 }
@@ -248,11 +258,7 @@ pub(crate) fn check_prompt_logprobs(body: &JsonBody) -> ValidatorResult {
     };
     let count = PythonValue::from_json_value(value).as_number().unwrap_or_default();
     if is_truthy_member(body, "stream") && (count > 0.0 || count == -1.0) {
-        return Err(Fault::bad_parameter(
-            "`prompt_logprobs` are not available when `stream=True`.",
-            key,
-        )
-        .into());
+        return reject_parameter("`prompt_logprobs` are not available when `stream=True`.", key);
     }
     check_not_below_minus_one(key, value)
 }
@@ -260,12 +266,11 @@ pub(crate) fn check_prompt_logprobs(body: &JsonBody) -> ValidatorResult {
 /// Rejects a request field with a negative number other than -1.
 pub(crate) fn check_not_below_minus_one(key: &str, value: &Value) -> ValidatorResult {
     match PythonValue::from_json_value(value).as_number() {
-        Some(count) if count < 0.0 && count != -1.0 => Err(Fault::invalid_value_fault(
+        Some(count) if count < 0.0 && count != -1.0 => reject_value(
             format_args!("`{key}` must be a positive value or -1."),
             key,
             python::python_str(value),
-        )
-        .into()),
+        ),
         _ => Ok(()),
     }
 }

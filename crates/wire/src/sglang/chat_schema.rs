@@ -8,130 +8,92 @@ use std::borrow::Cow;
 
 use serde_json::{Map, Value};
 
+use crate::schema::Schema::{self, After, Any, Bool, Dict, List, Literal, Named, Nullable, Union};
 use crate::schema::{
-    ANY_LENGTH, FLOAT, INT, Model, STR, Schema, ValidatorError, float_between_schema,
-    optional_field, required_field,
+    ANY_LENGTH, FLOAT, INT, Model, STR, ValidatorError, float_between_schema,
+    optional_field as opt, plain_model, required_field as req,
 };
 
-const TEXT_PART: Schema = Schema::Model(&Model::plain(
+const TEXT_PART: Schema = plain_model!(
     "ChatCompletionMessageContentTextPart",
-    &[required_field("type", Schema::Literal(&["text"])), required_field("text", STR)],
-));
+    req("type", Literal(&["text"])),
+    req("text", STR)
+);
 
-const THINKING_PART: Schema = Schema::Model(&Model::plain(
+const THINKING_PART: Schema = plain_model!(
     "function-after[validate_payload(), ChatCompletionMessageContentThinkingPart]",
-    &[
-        required_field("type", Schema::Literal(&["thinking", "reasoning"])),
-        optional_field("thinking", Schema::Nullable(&STR)),
-        optional_field("text", Schema::Nullable(&STR)),
-    ],
-));
+    req("type", Literal(&["thinking", "reasoning"])),
+    opt("thinking", Nullable(&STR)),
+    opt("text", Nullable(&STR))
+);
 
-const IMAGE_PART: Schema = Schema::Model(&Model::plain(
+const IMAGE_PART: Schema = plain_model!(
     "ChatCompletionMessageContentImagePart",
-    &[
-        required_field("type", Schema::Literal(&["image_url"])),
-        required_field(
-            "image_url",
-            Schema::Model(&Model::plain(
-                "ChatCompletionMessageContentImageURL",
-                &[required_field("url", STR), optional_field("detail", Schema::Any)],
-            )),
-        ),
-    ],
-));
+    req("type", Literal(&["image_url"])),
+    req(
+        "image_url",
+        plain_model!("ChatCompletionMessageContentImageURL", req("url", STR), opt("detail", Any)),
+    )
+);
 
-const VIDEO_PART: Schema = Schema::Model(&Model::plain(
+const VIDEO_PART: Schema = plain_model!(
     "ChatCompletionMessageContentVideoPart",
-    &[
-        required_field("type", Schema::Literal(&["video_url"])),
-        required_field(
-            "video_url",
-            Schema::Model(&Model::plain(
-                "ChatCompletionMessageContentVideoURL",
-                &[required_field("url", STR)],
-            )),
-        ),
-    ],
-));
+    req("type", Literal(&["video_url"])),
+    req("video_url", plain_model!("ChatCompletionMessageContentVideoURL", req("url", STR)))
+);
 
-const AUDIO_PART: Schema = Schema::Named(
+const AUDIO_PART: Schema = Named(
     "function-after[_to_audio_url_part(), union[ChatCompletionMessageContentAudioURLPart,\
      ChatCompletionMessageContentAudioInlinePart]]",
-    &Schema::Union(&[
-        Schema::Model(&Model::plain(
+    &Union(&[
+        plain_model!(
             "ChatCompletionMessageContentAudioURLPart",
-            &[
-                required_field("type", Schema::Literal(&["audio_url"])),
-                required_field(
-                    "audio_url",
-                    Schema::Model(&Model::plain(
-                        "ChatCompletionMessageContentAudioURL",
-                        &[required_field("url", STR)],
-                    )),
-                ),
-            ],
-        )),
-        Schema::Model(&Model::plain(
+            req("type", Literal(&["audio_url"])),
+            req("audio_url", plain_model!("ChatCompletionMessageContentAudioURL", req("url", STR)))
+        ),
+        plain_model!(
             "ChatCompletionMessageContentAudioInlinePart",
-            &[
-                required_field("type", Schema::Literal(&["input_audio"])),
-                required_field(
-                    "input_audio",
-                    Schema::Model(&Model::plain(
-                        "ChatCompletionMessageContentInputAudio",
-                        &[
-                            required_field("data", STR),
-                            required_field("format", Schema::Literal(&["wav", "mp3"])),
-                        ],
-                    )),
+            req("type", Literal(&["input_audio"])),
+            req(
+                "input_audio",
+                plain_model!(
+                    "ChatCompletionMessageContentInputAudio",
+                    req("data", STR),
+                    req("format", Literal(&["wav", "mp3"]))
                 ),
-            ],
-        )),
+            )
+        ),
     ]),
 );
 
-const TOOL_REFERENCE: Schema = Schema::Model(&Model::plain(
+const TOOL_REFERENCE: Schema = plain_model!(
     "ChatCompletionMessageContentToolReferenceBlock",
-    &[required_field("type", Schema::Literal(&["tool_reference"])), required_field("name", STR)],
-));
+    req("type", Literal(&["tool_reference"])),
+    req("name", STR)
+);
 
-const CONTENT: Schema = Schema::Union(&[
+const CONTENT: Schema = Union(&[
     STR,
-    Schema::List(
-        &Schema::Union(&[
-            TEXT_PART,
-            THINKING_PART,
-            IMAGE_PART,
-            VIDEO_PART,
-            AUDIO_PART,
-            TOOL_REFERENCE,
-        ]),
+    List(
+        &Union(&[TEXT_PART, THINKING_PART, IMAGE_PART, VIDEO_PART, AUDIO_PART, TOOL_REFERENCE]),
         ANY_LENGTH,
     ),
 ]);
 
-const TOOL_CALL: Schema = Schema::Model(&Model::plain(
+const TOOL_CALL: Schema = plain_model!(
     "ToolCall",
-    &[
-        optional_field("id", Schema::Nullable(&STR)),
-        optional_field("index", Schema::Nullable(&INT)),
-        optional_field("type", Schema::Literal(&["function"])),
-        required_field(
-            "function",
-            Schema::Model(&Model::plain(
-                "FunctionResponse",
-                &[
-                    optional_field("name", Schema::Nullable(&STR)),
-                    optional_field(
-                        "arguments",
-                        Schema::Nullable(&Schema::Union(&[STR, Schema::Dict(&STR, &Schema::Any)])),
-                    ),
-                ],
-            )),
+    opt("id", Nullable(&STR)),
+    opt("index", Nullable(&INT)),
+    opt("type", Literal(&["function"])),
+    req(
+        "function",
+        plain_model!(
+            "FunctionResponse",
+            opt("name", Nullable(&STR)),
+            opt("arguments", Nullable(&Union(&[STR, Dict(&STR, &Any)])))
         ),
-    ],
-));
+    )
+);
 
 const GENERIC_ROLES: [&str; 7] =
     ["system", "assistant", "tool", "function", "developer", "latest_reminder", "root"];
@@ -150,26 +112,25 @@ fn check_role(role: &Value) -> Result<Option<Value>, ValidatorError> {
     Err(ValidatorError::ValueError(text))
 }
 
-const GENERIC_MESSAGE: Schema = Schema::Model(&Model::plain(
+const GENERIC_MESSAGE: Schema = plain_model!(
     "function-after[validate_thinking_parts_role(), ChatCompletionMessageGenericParam]",
-    &[
-        required_field("role", Schema::After(check_role, &Schema::Any)),
-        optional_field("content", Schema::Nullable(&CONTENT)),
-        optional_field("tool_call_id", Schema::Nullable(&STR)),
-        optional_field("name", Schema::Nullable(&STR)),
-        optional_field("reasoning_content", Schema::Nullable(&STR)),
-        optional_field("tool_calls", Schema::Nullable(&Schema::List(&TOOL_CALL, ANY_LENGTH))),
-    ],
-));
+    req("role", After(check_role, &Any)),
+    opt("content", Nullable(&CONTENT)),
+    opt("tool_call_id", Nullable(&STR)),
+    opt("name", Nullable(&STR)),
+    opt("reasoning_content", Nullable(&STR)),
+    opt("tool_calls", Nullable(&List(&TOOL_CALL, ANY_LENGTH)))
+);
 
-const USER_MESSAGE: Schema = Schema::Model(&Model::plain(
+const USER_MESSAGE: Schema = plain_model!(
     "function-after[validate_thinking_parts_role(), ChatCompletionMessageUserParam]",
-    &[required_field("role", Schema::Literal(&["user"])), required_field("content", CONTENT)],
-));
+    req("role", Literal(&["user"])),
+    req("content", CONTENT)
+);
 
 /// Schema of the messages of a chat request.
 pub(super) const MESSAGES_SCHEMA: Schema =
-    Schema::List(&Schema::Union(&[GENERIC_MESSAGE, USER_MESSAGE]), ANY_LENGTH);
+    List(&Union(&[GENERIC_MESSAGE, USER_MESSAGE]), ANY_LENGTH);
 
 /// Name of the member that SGLang adds to functions during validation, and that its error messages
 /// therefore show.
@@ -183,105 +144,75 @@ fn capture_key_order(function: &mut Cow<'_, Map<String, Value>>) -> Result<(), V
     Ok(())
 }
 
-/// Schema of a list of tools.
-pub(super) const TOOL_LIST_SCHEMA: Schema = Schema::List(
-    &Schema::Model(&Model::plain(
-        "Tool",
-        &[
-            optional_field("type", STR),
-            required_field(
-                "function",
-                Schema::Model(&Model {
-                    before: &[capture_key_order],
-                    ..Model::plain(
-                        "Function",
-                        &[
-                            optional_field("description", Schema::Nullable(&STR)),
-                            required_field("name", STR),
-                            optional_field("parameters", Schema::Any),
-                            optional_field("strict", Schema::Nullable(&Schema::Bool)),
-                        ],
-                    )
-                }),
-            ),
-        ],
-    )),
-    ANY_LENGTH,
+const FUNCTION: Schema = Schema::Model(
+    const {
+        &Model {
+            before: &[capture_key_order],
+            ..Model::plain(
+                "Function",
+                const {
+                    &[
+                        opt("description", Nullable(&STR)),
+                        req("name", STR),
+                        opt("parameters", Any),
+                        opt("strict", Nullable(&Bool)),
+                    ]
+                },
+            )
+        }
+    },
 );
 
+/// Schema of a list of tools.
+pub(super) const TOOL_LIST_SCHEMA: Schema =
+    List(&plain_model!("Tool", opt("type", STR), req("function", FUNCTION)), ANY_LENGTH);
+
 /// Schema of the tools of a chat request.
-pub(super) const TOOLS_SCHEMA: Schema = Schema::Nullable(&TOOL_LIST_SCHEMA);
+pub(super) const TOOLS_SCHEMA: Schema = Nullable(&TOOL_LIST_SCHEMA);
 
 /// Schema of the rule for tool calls of a chat request.
-pub(super) const TOOL_CHOICE_SCHEMA: Schema = Schema::Nullable(&Schema::Union(&[
-    Schema::Model(&Model::plain(
+pub(super) const TOOL_CHOICE_SCHEMA: Schema = Nullable(&Union(&[
+    plain_model!(
         "ToolChoice",
-        &[
-            required_field(
-                "function",
-                Schema::Model(&Model::plain(
-                    "ToolChoiceFuncName",
-                    &[optional_field("name", Schema::Nullable(&STR))],
-                )),
-            ),
-            optional_field("type", Schema::Literal(&["function"])),
-        ],
-    )),
-    Schema::Literal(&["auto", "required", "none"]),
+        req("function", plain_model!("ToolChoiceFuncName", opt("name", Nullable(&STR)))),
+        opt("type", Literal(&["function"]))
+    ),
+    Literal(&["auto", "required", "none"]),
 ]));
 
 /// Schema of the effort of the reasoning: a name or a number.
-pub(super) const REASONING_EFFORT_SCHEMA: Schema = Schema::Nullable(&Schema::Union(&[
-    Schema::Literal(&["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"]),
+pub(super) const REASONING_EFFORT_SCHEMA: Schema = Nullable(&Union(&[
+    Literal(&["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"]),
     float_between_schema(0.0, 0.99),
 ]));
 
 /// Schema of the required format of an output.
-pub(super) const RESPONSE_FORMAT_SCHEMA: Schema = Schema::Nullable(&Schema::Union(&[
-    Schema::Model(&Model::plain(
+pub(super) const RESPONSE_FORMAT_SCHEMA: Schema = Nullable(&Union(&[
+    plain_model!(
         "ResponseFormat",
-        &[
-            required_field("type", Schema::Literal(&["text", "json_object", "json_schema"])),
-            optional_field(
-                "json_schema",
-                Schema::Nullable(&Schema::Model(&Model::plain(
-                    "JsonSchemaResponseFormat",
-                    &[
-                        required_field("name", STR),
-                        optional_field("description", Schema::Nullable(&STR)),
-                        optional_field(
-                            "schema",
-                            Schema::Nullable(&Schema::Dict(&STR, &Schema::Any)),
-                        ),
-                        optional_field("strict", Schema::Nullable(&Schema::Bool)),
-                    ],
-                ))),
-            ),
-        ],
-    )),
-    Schema::Model(&Model::plain(
+        req("type", Literal(&["text", "json_object", "json_schema"])),
+        opt(
+            "json_schema",
+            Nullable(&plain_model!(
+                "JsonSchemaResponseFormat",
+                req("name", STR),
+                opt("description", Nullable(&STR)),
+                opt("schema", Nullable(&Dict(&STR, &Any))),
+                opt("strict", Nullable(&Bool))
+            )),
+        )
+    ),
+    plain_model!(
         "LegacyStructuralTagResponseFormat",
-        &[
-            required_field("type", Schema::Literal(&["structural_tag"])),
-            required_field(
-                "structures",
-                Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH),
-            ),
-            required_field("triggers", Schema::List(&STR, ANY_LENGTH)),
-        ],
-    )),
-    Schema::Model(&Model::plain(
-        "StructuralTag",
-        &[
-            optional_field("type", Schema::Literal(&["structural_tag"])),
-            required_field("format", Schema::Any),
-        ],
-    )),
+        req("type", Literal(&["structural_tag"])),
+        req("structures", List(&Dict(&STR, &Any), ANY_LENGTH)),
+        req("triggers", List(&STR, ANY_LENGTH))
+    ),
+    plain_model!("StructuralTag", opt("type", Literal(&["structural_tag"])), req("format", Any)),
 ]));
 
 /// Schema of stop strings: a union of a list and a string, in that order.
-pub(super) const STOP_STRINGS_SCHEMA: Schema =
-    Schema::Nullable(&Schema::Union(&[Schema::List(&STR, ANY_LENGTH), STR]));
+pub(super) const STOP_STRINGS_SCHEMA: Schema = Nullable(&Union(&[List(&STR, ANY_LENGTH), STR]));
 
 /// Schema of values added to the logits of tokens.
-pub(super) const LOGIT_BIAS_SCHEMA: Schema = Schema::Nullable(&Schema::Dict(&STR, &FLOAT));
+pub(super) const LOGIT_BIAS_SCHEMA: Schema = Nullable(&Dict(&STR, &FLOAT));

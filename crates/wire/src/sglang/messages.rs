@@ -5,7 +5,8 @@
 use serde_json::{Map, Value};
 
 use crate::schema::{
-    ANY_LENGTH, INT, Model, STR, Schema, ValidatorError, optional_field, required_field, wire_model,
+    ANY_LENGTH, INT, STR, Schema, ValidatorError, optional_field, plain_model, required_field,
+    wire_model,
 };
 
 const OBJECT: Schema = Schema::Dict(&STR, &Schema::Any);
@@ -13,10 +14,7 @@ const OBJECT: Schema = Schema::Dict(&STR, &Schema::Any);
 /// Defines the schema of one kind of content block.
 macro_rules! block {
     ($class:literal, $kind:literal, [$($field:expr),* $(,)?]) => {
-        Schema::Model(&Model::plain(
-            $class,
-            &[optional_field("type", Schema::Literal(&[$kind])), $($field),*],
-        ))
+        plain_model!($class, optional_field("type", Schema::Literal(&[$kind])), $($field),*)
     };
 }
 
@@ -108,23 +106,18 @@ const BLOCK: Schema = Schema::Tagged {
 const CONTENT: Schema = Schema::Union(&[STR, Schema::List(&BLOCK, ANY_LENGTH)]);
 
 const MESSAGES: Schema = Schema::List(
-    &Schema::Model(&Model::plain(
+    &plain_model!(
         "AnthropicMessage",
-        &[
-            required_field("role", Schema::Literal(&["user", "assistant", "system"])),
-            required_field("content", CONTENT),
-        ],
-    )),
+        required_field("role", Schema::Literal(&["user", "assistant", "system"])),
+        required_field("content", CONTENT)
+    ),
     ANY_LENGTH,
 );
 
 /// Schema of a tool of Anthropic's servers, which the model never sees.
 macro_rules! server_tool {
     ($class:literal, [$($name:literal),*]) => {
-        Schema::Model(&Model::plain(
-            $class,
-            &[required_field("type", STR), optional_field("name", Schema::Literal(&[$($name),*]))],
-        ))
+        plain_model!($class, required_field("type", STR), optional_field("name", Schema::Literal(&[$($name),*])))
     };
 }
 
@@ -143,17 +136,15 @@ const SERVER_TOOLS: [(&str, &str, Schema); 4] = [
     ),
 ];
 
-const CUSTOM_TOOL: Schema = Schema::Model(&Model::plain(
+const CUSTOM_TOOL: Schema = plain_model!(
     "AnthropicCustomTool",
-    &[
-        optional_field("type", Schema::Nullable(&Schema::Literal(&["custom"]))),
-        required_field("name", STR),
-        optional_field("description", Schema::Nullable(&STR)),
-        required_field("input_schema", OBJECT),
-        optional_field("strict", Schema::Bool),
-        optional_field("defer_loading", Schema::Nullable(&Schema::Bool)),
-    ],
-));
+    optional_field("type", Schema::Nullable(&Schema::Literal(&["custom"]))),
+    required_field("name", STR),
+    optional_field("description", Schema::Nullable(&STR)),
+    required_field("input_schema", OBJECT),
+    optional_field("strict", Schema::Bool),
+    optional_field("defer_loading", Schema::Nullable(&Schema::Bool))
+);
 
 /// Returns the union tag and the schema of the Python class that SGLang chooses for a tool.
 ///
@@ -171,28 +162,21 @@ pub fn is_server_tool(tool: &Value) -> bool {
 
 const TOOLS: Schema = Schema::Nullable(&Schema::List(&Schema::Selected(tool_class), ANY_LENGTH));
 
-const TOOL_CHOICE: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
+const TOOL_CHOICE: Schema = Schema::Nullable(&plain_model!(
     "AnthropicToolChoice",
-    &[
-        required_field("type", Schema::Literal(&["auto", "any", "tool", "none"])),
-        optional_field("name", Schema::Nullable(&STR)),
-        optional_field("disable_parallel_tool_use", Schema::Bool),
-    ],
-)));
+    required_field("type", Schema::Literal(&["auto", "any", "tool", "none"])),
+    optional_field("name", Schema::Nullable(&STR)),
+    optional_field("disable_parallel_tool_use", Schema::Bool)
+));
 
 const THINKING: Schema = Schema::Nullable(&Schema::After(
     check_thinking,
-    &Schema::Model(&Model::plain(
+    &plain_model!(
         "AnthropicThinkingParam",
-        &[
-            required_field("type", Schema::Literal(&["enabled", "disabled", "adaptive"])),
-            optional_field("budget_tokens", Schema::Nullable(&INT)),
-            optional_field(
-                "display",
-                Schema::Nullable(&Schema::Literal(&["summarized", "omitted"])),
-            ),
-        ],
-    )),
+        required_field("type", Schema::Literal(&["enabled", "disabled", "adaptive"])),
+        optional_field("budget_tokens", Schema::Nullable(&INT)),
+        optional_field("display", Schema::Nullable(&Schema::Literal(&["summarized", "omitted"])),)
+    ),
 ));
 
 /// Minimum budget of reasoning tokens.
@@ -222,28 +206,22 @@ fn check_thinking(thinking: &Value) -> Result<Option<Value>, ValidatorError> {
     Err(ValidatorError::ValueError(text))
 }
 
-const OUTPUT_CONFIG: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
+const OUTPUT_CONFIG: Schema = Schema::Nullable(&plain_model!(
     "AnthropicOutputConfig",
-    &[
-        optional_field(
-            "effort",
-            Schema::Nullable(&Schema::Literal(&[
-                "minimal", "low", "medium", "high", "xhigh", "max",
-            ])),
-        ),
-        optional_field("task_budget", Schema::Nullable(&OBJECT)),
-        optional_field(
-            "format",
-            Schema::Nullable(&Schema::Model(&Model::plain(
-                "AnthropicJSONOutputFormat",
-                &[
-                    required_field("type", Schema::Literal(&["json_schema"])),
-                    required_field("schema", OBJECT),
-                ],
-            ))),
-        ),
-    ],
-)));
+    optional_field(
+        "effort",
+        Schema::Nullable(&Schema::Literal(&["minimal", "low", "medium", "high", "xhigh", "max",])),
+    ),
+    optional_field("task_budget", Schema::Nullable(&OBJECT)),
+    optional_field(
+        "format",
+        Schema::Nullable(&plain_model!(
+            "AnthropicJSONOutputFormat",
+            required_field("type", Schema::Literal(&["json_schema"])),
+            required_field("schema", OBJECT)
+        )),
+    )
+));
 
 fn check_model(name: &Value) -> Result<Option<Value>, ValidatorError> {
     match name.as_str() {

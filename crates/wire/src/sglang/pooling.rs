@@ -12,7 +12,7 @@ use super::completion::DEFAULT_MODEL_NAME;
 use crate::fault::Fault;
 use crate::sampling::STRING_OR_LIST_SCHEMA;
 use crate::schema::{
-    ANY_LENGTH, INT, Model, NumberBounds, STR, Schema, ValidatorError, optional_field,
+    ANY_LENGTH, INT, NumberBounds, STR, Schema, ValidatorError, optional_field, plain_model,
     required_field, wire_model,
 };
 
@@ -20,14 +20,12 @@ const IDS: Schema = Schema::List(&INT, ANY_LENGTH);
 const ID_LISTS: Schema = Schema::List(&IDS, ANY_LENGTH);
 const TEXTS: Schema = Schema::List(&STR, ANY_LENGTH);
 
-const MULTIMODAL_INPUT: Schema = Schema::Model(&Model::plain(
+const MULTIMODAL_INPUT: Schema = plain_model!(
     "MultimodalEmbeddingInput",
-    &[
-        optional_field("text", Schema::Nullable(&STR)),
-        optional_field("image", Schema::Nullable(&STR)),
-        optional_field("video", Schema::Nullable(&STR)),
-    ],
-));
+    optional_field("text", Schema::Nullable(&STR)),
+    optional_field("image", Schema::Nullable(&STR)),
+    optional_field("video", Schema::Nullable(&STR))
+);
 
 wire_model! {
     /// A request of `POST /v1/embeddings`.
@@ -170,10 +168,11 @@ wire_model! {
     }
 }
 
-const RERANK_TEXT_PART: Schema = Schema::Model(&Model::plain(
+const RERANK_TEXT_PART: Schema = plain_model!(
     "ChatCompletionMessageContentTextPart",
-    &[required_field("type", Schema::Literal(&["text"])), required_field("text", STR)],
-));
+    required_field("type", Schema::Literal(&["text"])),
+    required_field("text", STR)
+);
 const RERANK_CONTENT: Schema = Schema::Union(&[STR, Schema::List(&RERANK_TEXT_PART, ANY_LENGTH)]);
 
 wire_model! {

@@ -9,7 +9,8 @@ use vllm_sim_python as python;
 use crate::fault::{ErrorType, Fault};
 use crate::sampling::STRING_OR_LIST_SCHEMA;
 use crate::schema::{
-    ANY_LENGTH, Model, STR, Schema, ValidatorError, optional_field, required_field, wire_model,
+    ANY_LENGTH, STR, Schema, ValidatorError, optional_field, plain_model, required_field,
+    wire_model,
 };
 
 const OBJECTS: Schema = Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH);
@@ -26,45 +27,38 @@ const ITEMS: &str = "list[union[ResponseInputMessageParam,ResponseFunctionCallIn
      ResponseCustomToolCallOutputParam,ResponseCustomToolCallParam,ItemReference,\
      ResponseReasoningItem,ResponseFunctionToolCall]]";
 
-const TEXT_CONFIG: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
+const TEXT_CONFIG: Schema = Schema::Nullable(&plain_model!(
     "ResponseTextConfig",
-    &[
-        optional_field(
-            "format",
-            Schema::Nullable(&Schema::Union(&[
-                Schema::Model(&Model::plain(
-                    "ResponseFormatText",
-                    &[required_field("type", Schema::Literal(&["text"]))],
-                )),
-                Schema::Model(&Model::plain(
-                    "ResponseFormatTextJSONSchemaConfig",
-                    &[
-                        required_field("name", STR),
-                        required_field("schema", Schema::Dict(&STR, &Schema::Any)),
-                        required_field("type", Schema::Literal(&["json_schema"])),
-                        optional_field("description", Schema::Nullable(&STR)),
-                        optional_field("strict", Schema::Nullable(&Schema::Bool)),
-                    ],
-                )),
-                Schema::Model(&Model::plain(
-                    "ResponseFormatJSONObject",
-                    &[required_field("type", Schema::Literal(&["json_object"]))],
-                )),
-            ])),
-        ),
-        optional_field("verbosity", Schema::Nullable(&Schema::Literal(&["low", "medium", "high"]))),
-    ],
-)));
+    optional_field(
+        "format",
+        Schema::Nullable(&Schema::Union(&[
+            plain_model!("ResponseFormatText", required_field("type", Schema::Literal(&["text"]))),
+            plain_model!(
+                "ResponseFormatTextJSONSchemaConfig",
+                required_field("name", STR),
+                required_field("schema", Schema::Dict(&STR, &Schema::Any)),
+                required_field("type", Schema::Literal(&["json_schema"])),
+                optional_field("description", Schema::Nullable(&STR)),
+                optional_field("strict", Schema::Nullable(&Schema::Bool))
+            ),
+            plain_model!(
+                "ResponseFormatJSONObject",
+                required_field("type", Schema::Literal(&["json_object"]))
+            ),
+        ])),
+    ),
+    optional_field("verbosity", Schema::Nullable(&Schema::Literal(&["low", "medium", "high"])))
+));
 
-const REASONING: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
+const REASONING: Schema = Schema::Nullable(&plain_model!(
     "ResponseReasoningParam",
-    &[optional_field(
+    optional_field(
         "effort",
         Schema::Nullable(&Schema::Literal(&[
             "none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max",
         ])),
-    )],
-)));
+    )
+));
 
 /// Number of tokens by which SGLang reduces `max_output_tokens`.
 const OUTPUT_HEADROOM: i64 = 2;

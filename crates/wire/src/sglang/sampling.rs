@@ -264,9 +264,7 @@ impl SglangSamplingParams {
         }
         self.verify_lengths()?;
         self.verify_logit_bias(vocabulary)?;
-        let grammars = [&self.json_schema, &self.regex, &self.ebnf, &self.structural_tag];
-        let given = grammars.iter().filter(|text| text.as_ref().is_some_and(|t| !t.is_empty()));
-        if given.count() > 1 {
+        if self.grammars().count() > 1 {
             return fail(
                 "Only one of json_schema, regex, ebnf, or structural_tag can be set.".to_owned(),
             );
@@ -347,39 +345,32 @@ impl SglangSamplingParams {
         self.stream_interval.map(i128::from)
     }
 
-    /// Returns the member of [`StructuredOutputs`] for the grammar of the request, if any.
-    fn structured_outputs(&self) -> Option<StructuredOutputs> {
-        let filled = |text: &Option<String>| text.clone().filter(|text| !text.is_empty());
-        let constraint = match (
-            filled(&self.json_schema),
-            filled(&self.regex),
-            filled(&self.ebnf),
-            filled(&self.structural_tag),
-        ) {
-            (Some(schema), ..) => json!({"json": schema}),
-            (_, Some(regex), ..) => json!({"regex": regex}),
-            (_, _, Some(grammar), _) => json!({"grammar": grammar}),
-            (.., Some(tag)) => json!({"structural_tag": tag}),
-            _ => return None,
-        };
-        StructuredOutputs::read(&constraint)
-    }
-
-    /// Returns SGLang's name of the kind of grammar that constrains the output, if any.
-    pub fn output_grammar_kind(&self) -> Option<&'static str> {
-        let kinds = [
+    /// Returns SGLang's kind and the text of each grammar of the request.
+    fn grammars(&self) -> impl Iterator<Item = (&'static str, &String)> {
+        let grammars = [
             ("json", &self.json_schema),
             ("regex", &self.regex),
             ("ebnf", &self.ebnf),
             ("structural_tag", &self.structural_tag),
         ];
-        let is_given = |text: &Option<String>| text.as_ref().is_some_and(|text| !text.is_empty());
-        kinds.into_iter().find(|(_, text)| is_given(text)).map(|(kind, _)| kind)
+        let given = grammars.into_iter().filter_map(|(kind, text)| Some((kind, text.as_ref()?)));
+        given.filter(|(_, text)| !text.is_empty())
+    }
+
+    fn structured_outputs(&self) -> Option<StructuredOutputs> {
+        let (kind, text) = self.grammars().next()?;
+        let member = if kind == "ebnf" { "grammar" } else { kind };
+        StructuredOutputs::read(&json!({member: text}))
+    }
+
+    /// Returns SGLang's name of the kind of grammar that constrains the output, if any.
+    pub fn output_grammar_kind(&self) -> Option<&'static str> {
+        self.grammars().next().map(|(kind, _)| kind)
     }
 
     /// Returns whether a grammar constrains the output.
     pub fn is_structured_output(&self) -> bool {
-        self.structured_outputs().is_some()
+        self.output_grammar_kind().is_some()
     }
 
     /// Converts the parameters to those of the engine; `logprobs` and `prompt_logprobs` are the

@@ -4,8 +4,6 @@
 
 use serde_json::{Map, Value};
 
-use crate::body;
-use crate::fault::Fault;
 use crate::schema::{
     ANY_LENGTH, LengthLimits, STR, Schema, ValidatorError, int_greater_than_schema, wire_model,
 };
@@ -130,34 +128,4 @@ fn validate_output_chunk_lens(body: &Map<String, Value>) -> Result<(), Validator
         "output_chunk_lens must sum to len(output_token_ids) (got sum={sum}, \
          len(output_token_ids)={tokens})"
     )))
-}
-
-impl DerenderChatRequest {
-    /// Validates and reads the request body.
-    ///
-    /// # Errors
-    /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_derender_chat_request(value: &Value) -> Result<Self, Fault> {
-        body::validate_and_read_body(value)
-    }
-}
-
-impl DerenderCompletionRequest {
-    /// Validates and reads the request body.
-    ///
-    /// # Errors
-    /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_derender_completion_request(value: &Value) -> Result<Self, Fault> {
-        body::validate_and_read_body(value)
-    }
-}
-
-impl DerenderStreamRequest {
-    /// Validates and reads the request body.
-    ///
-    /// # Errors
-    /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_derender_stream_request(value: &Value) -> Result<Self, Fault> {
-        body::validate_and_read_body(value)
-    }
 }

@@ -17,7 +17,8 @@ use crate::openai::validators;
 use crate::sampling::SamplingParams;
 use crate::schema::{
     ANY_LENGTH, ClassKind, INT, LengthLimits, Model, RequestField, STR, Schema, ValidatorError,
-    int_at_least_schema, int_greater_than_schema, optional_field, required_field, wire_model,
+    int_at_least_schema, int_greater_than_schema, optional_field, plain_model, required_field,
+    wire_model,
 };
 
 /// Schema of the request field `output_mode`: the content of a response.
@@ -39,13 +40,11 @@ fn no_negative_ids(ids: &Value) -> Result<Option<Value>, ValidatorError> {
 const MEDIA_PLACEHOLDERS: Schema = Schema::Dict(
     &STR,
     &Schema::List(
-        &Schema::Model(&Model::plain(
+        &plain_model!(
             "PlaceholderRangeInfo",
-            &[
-                required_field("offset", int_at_least_schema(0)),
-                required_field("length", int_greater_than_schema(0)),
-            ],
-        )),
+            required_field("offset", int_at_least_schema(0)),
+            required_field("length", int_greater_than_schema(0))
+        ),
         ANY_LENGTH,
     ),
 );
@@ -55,33 +54,29 @@ const MEDIA_ITEMS: Schema =
 
 /// Schema of preprocessed images, audio and video (`MultiModalFeatures`), without the checks
 /// between its members.
-const MEDIA_FEATURES: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
+const MEDIA_FEATURES: Schema = Schema::Nullable(&plain_model!(
     "MultiModalFeatures",
-    &[
-        required_field("mm_hashes", Schema::Dict(&STR, &Schema::List(&STR, ANY_LENGTH))),
-        required_field("mm_placeholders", MEDIA_PLACEHOLDERS),
-        optional_field("kwargs_data", MEDIA_ITEMS),
-        optional_field("mm_metadata", MEDIA_ITEMS),
-    ],
-)));
+    required_field("mm_hashes", Schema::Dict(&STR, &Schema::List(&STR, ANY_LENGTH))),
+    required_field("mm_placeholders", MEDIA_PLACEHOLDERS),
+    optional_field("kwargs_data", MEDIA_ITEMS),
+    optional_field("mm_metadata", MEDIA_ITEMS)
+));
 
-const PARSE_CONTEXT: Schema = Schema::Nullable(&Schema::Model(&Model::plain(
+const PARSE_CONTEXT: Schema = Schema::Nullable(&plain_model!(
     "ParseContext",
-    &[
-        optional_field("tools", Schema::Nullable(&Schema::List(&ChatTool::SCHEMA, ANY_LENGTH))),
-        optional_field(
-            "tool_choice",
-            Schema::Nullable(&Schema::Union(&[
-                Schema::Literal(&["none", "auto", "required"]),
-                NamedToolChoice::SCHEMA,
-            ])),
-        ),
-        optional_field("parallel_tool_calls", Schema::Nullable(&Schema::Bool)),
-        optional_field("include_reasoning", Schema::Bool),
-        optional_field("chat_template_kwargs", Schema::Dict(&STR, &Schema::Any)),
-        optional_field("history_tool_call_cnt", int_at_least_schema(0)),
-    ],
-)));
+    optional_field("tools", Schema::Nullable(&Schema::List(&ChatTool::SCHEMA, ANY_LENGTH))),
+    optional_field(
+        "tool_choice",
+        Schema::Nullable(&Schema::Union(&[
+            Schema::Literal(&["none", "auto", "required"]),
+            NamedToolChoice::SCHEMA,
+        ])),
+    ),
+    optional_field("parallel_tool_calls", Schema::Nullable(&Schema::Bool)),
+    optional_field("include_reasoning", Schema::Bool),
+    optional_field("chat_template_kwargs", Schema::Dict(&STR, &Schema::Any)),
+    optional_field("history_tool_call_cnt", int_at_least_schema(0))
+));
 
 const PARSER_KWARGS: Schema = Schema::Nullable(&Schema::Model(&Model {
     name: "ReasoningParserKwargs",

@@ -2,9 +2,6 @@
 //!
 //! Source: `vllm/entrypoints/serve/lora/protocol.py`.
 
-use serde_json::Value;
-
-use crate::body;
 use crate::fault::{ErrorType, Fault};
 use crate::schema::wire_model;
 
@@ -33,14 +30,6 @@ wire_model! {
 }
 
 impl LoadLoraRequest {
-    /// Validates and reads the request body.
-    ///
-    /// # Errors
-    /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_load_lora_request(value: &Value) -> Result<Self, Fault> {
-        body::validate_and_read_body(value)
-    }
-
     /// Rejects a load request with an empty adapter name or path.
     ///
     /// # Errors
@@ -56,14 +45,6 @@ impl LoadLoraRequest {
 }
 
 impl UnloadLoraRequest {
-    /// Validates and reads the request body.
-    ///
-    /// # Errors
-    /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_unload_lora_request(value: &Value) -> Result<Self, Fault> {
-        body::validate_and_read_body(value)
-    }
-
     /// Rejects an unload request with an empty adapter name.
     ///
     /// # Errors

@@ -154,9 +154,7 @@ impl PoolingRequest {
     /// A 400 with the text of the pydantic `ValidationError`.
     pub fn parse_converted_cohere_request(value: &Value) -> Result<Self, Fault> {
         let form = if value.get("input").is_some() { 0 } else { BATCH_CHAT_SCHEMA_INDEX };
-        if let Schema::Model(model) = &EMBEDDING_REQUEST_SCHEMA[form] {
-            body::validate_json_value(model, value)?;
-        }
+        body::validate_json_value(&EMBEDDING_REQUEST_SCHEMA[form], value)?;
         Self::parse_forms(EMBEDDING_REQUEST_SCHEMA, value)
     }
 
@@ -197,7 +195,7 @@ impl PoolingRequest {
     /// # Errors
     /// vLLM's 400 if the body does not match the schema.
     pub fn parse_rerank_request(value: &Value) -> Result<Self, Fault> {
-        let checked = body::validate_body(&Schema::Model(&RERANK_REQUEST_SCHEMA), value)?;
+        let checked = body::validate_body(&RERANK_REQUEST_SCHEMA, value)?;
         let pair = PoolingInput::Pair(
             member_or_null(&checked, "query"),
             member_or_null(&checked, "documents"),

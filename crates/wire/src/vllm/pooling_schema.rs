@@ -14,22 +14,20 @@ use crate::openai::message_schema::{SCORE_INPUT_SCHEMA, SCORE_INPUTS_SCHEMA};
 use crate::openai::request_message::RequestMessage;
 use crate::openai::shared_request_fields::{CACHE_SALT_SCHEMA, TRUNCATION_SIDE_SCHEMA};
 use crate::openai::validators::{self, JsonBody, ValidatorResult};
+use crate::schema::Schema::{self, Any, Bool, Dict, List, Literal, Nullable, Union};
 use crate::schema::{
-    ANY_LENGTH, BeforeValidator, ClassKind, Field, INT, INT64, LengthLimits, Model, RequestField,
-    STR, Schema, ValidatorError, int_at_least_schema, optional_field, required_field,
+    ANY_LENGTH, BeforeValidator, Field, INT, INT64, LengthLimits, RequestField, STR,
+    ValidatorError, int_at_least_schema, optional_field as opt, required_field as req,
 };
 
-const NULLABLE_BOOL: Schema = Schema::Nullable(&Schema::Bool);
-const NULLABLE_STR: Schema = Schema::Nullable(&STR);
-const NULLABLE_INT: Schema = Schema::Nullable(&INT);
-const NULLABLE_OBJECT: Schema = Schema::Nullable(&Schema::Dict(&STR, &Schema::Any));
-const CONVERSATION: Schema = Schema::List(&RequestMessage::SCHEMA, ANY_LENGTH);
+const NULLABLE_BOOL: Schema = Nullable(&Bool);
+const NULLABLE_STR: Schema = Nullable(&STR);
+const NULLABLE_INT: Schema = Nullable(&INT);
+const NULLABLE_OBJECT: Schema = Nullable(&Dict(&STR, &Any));
+const CONVERSATION: Schema = List(&RequestMessage::SCHEMA, ANY_LENGTH);
 const CONVERSATIONS: Schema = Schema::After(
     require_nonempty_list,
-    &Schema::Sequence(&Schema::List(
-        &RequestMessage::SCHEMA,
-        LengthLimits { min: 1, max: usize::MAX },
-    )),
+    &Schema::Sequence(&List(&RequestMessage::SCHEMA, LengthLimits { min: 1, max: usize::MAX })),
 );
 
 fn require_nonempty_list(list: &Value) -> Result<Option<Value>, ValidatorError> {
@@ -39,61 +37,54 @@ fn require_nonempty_list(list: &Value) -> Result<Option<Value>, ValidatorError> 
     Ok(None)
 }
 
-const PADDING: Field =
-    optional_field("padding", Schema::Nullable(&Schema::Literal(&["max_length", "do_not_pad"])));
-const USE_ACTIVATION: Field = optional_field("use_activation", NULLABLE_BOOL);
-const ADD_SPECIAL_TOKENS: Field = optional_field("add_special_tokens", Schema::Bool);
-const DIMENSIONS: Field = optional_field("dimensions", NULLABLE_INT);
-const INPUT: Field = required_field(
+const PADDING: Field = opt("padding", Nullable(&Literal(&["max_length", "do_not_pad"])));
+const USE_ACTIVATION: Field = opt("use_activation", NULLABLE_BOOL);
+const ADD_SPECIAL_TOKENS: Field = opt("add_special_tokens", Bool);
+const DIMENSIONS: Field = opt("dimensions", NULLABLE_INT);
+const INPUT: Field = req(
     "input",
-    Schema::Union(&[
+    Union(&[
         PromptTokenIds::SCHEMA,
-        Schema::List(&PromptTokenIds::SCHEMA, ANY_LENGTH),
+        List(&PromptTokenIds::SCHEMA, ANY_LENGTH),
         STR,
-        Schema::List(&STR, ANY_LENGTH),
+        List(&STR, ANY_LENGTH),
     ]),
 );
-const MESSAGES: Field = required_field("messages", CONVERSATION);
+const MESSAGES: Field = req("messages", CONVERSATION);
 
 /// Request fields for the encoding of returned vectors.
 const ENCODING_FIELDS: [Field; 3] = [
-    optional_field("encoding_format", Schema::Literal(&["float", "base64", "bytes", "bytes_only"])),
-    optional_field(
-        "embed_dtype",
-        Schema::Literal(&["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"]),
-    ),
-    optional_field("endianness", Schema::Literal(&["native", "big", "little"])),
+    opt("encoding_format", Literal(&["float", "base64", "bytes", "bytes_only"])),
+    opt("embed_dtype", Literal(&["float32", "float16", "bfloat16", "fp8_e4m3", "fp8_e5m2"])),
+    opt("endianness", Literal(&["native", "big", "little"])),
 ];
 
 /// Request fields for the chat template.
 const RENDERING_FIELDS: [Field; 5] = [
-    optional_field("add_generation_prompt", Schema::Bool),
-    optional_field("continue_final_message", Schema::Bool),
-    optional_field("chat_template", NULLABLE_STR),
-    optional_field("chat_template_kwargs", NULLABLE_OBJECT),
-    optional_field(
-        "media_io_kwargs",
-        Schema::Nullable(&Schema::Dict(&STR, &Schema::Dict(&STR, &Schema::Any))),
-    ),
+    opt("add_generation_prompt", Bool),
+    opt("continue_final_message", Bool),
+    opt("chat_template", NULLABLE_STR),
+    opt("chat_template_kwargs", NULLABLE_OBJECT),
+    opt("media_io_kwargs", Nullable(&Dict(&STR, &Dict(&STR, &Any)))),
 ];
 
 /// First fields of every pooling request class, in order of declaration.
 const FIRST_FIELDS: [Field; 3] = [
-    optional_field("model", NULLABLE_STR),
-    optional_field("user", NULLABLE_STR),
-    optional_field("truncate_prompt_tokens", Schema::Nullable(&int_at_least_schema(-1))),
+    opt("model", NULLABLE_STR),
+    opt("user", NULLABLE_STR),
+    opt("truncate_prompt_tokens", Nullable(&int_at_least_schema(-1))),
 ];
 
 /// Last fields of every pooling request class, in order of declaration.
 const LAST_FIELDS: [Field; 5] = [
-    optional_field("truncation_side", TRUNCATION_SIDE_SCHEMA),
-    optional_field("request_id", STR),
-    optional_field("priority", INT64),
-    optional_field("mm_processor_kwargs", NULLABLE_OBJECT),
-    optional_field("cache_salt", CACHE_SALT_SCHEMA),
+    opt("truncation_side", TRUNCATION_SIDE_SCHEMA),
+    opt("request_id", STR),
+    opt("priority", INT64),
+    opt("mm_processor_kwargs", NULLABLE_OBJECT),
+    opt("cache_salt", CACHE_SALT_SCHEMA),
 ];
 
-const TASK_SCHEMA: Schema = Schema::Literal(&[
+const TASK_SCHEMA: Schema = Literal(&[
     "embed",
     "classify",
     "token_embed",
@@ -124,174 +115,153 @@ const TEXT_CHECKS: &[BeforeValidator] = &[validators::check_cache_salt_support];
 const CHAT_CHECKS: &[BeforeValidator] =
     &[validators::check_cache_salt_support, validators::check_generation_prompt];
 
-const fn form(
-    name: &'static str,
-    fields: &'static [Field],
-    before: &'static [BeforeValidator],
-) -> Model {
-    Model { name, kind: ClassKind::Wrapped, fields, before, after: None }
+/// Creates the schema of a class from the number of its fields, its checks and groups of fields.
+macro_rules! request_class {
+    ($name:literal, $count:literal, $before:expr, $($group:expr),* $(,)?) => {
+        Schema::Model(&crate::schema::Model {
+            name: $name,
+            kind: crate::schema::ClassKind::Wrapped,
+            fields: &concat_fields::<$count>(&[$($group),*]),
+            before: $before,
+            after: None,
+        })
+    };
 }
 
 /// Index of `EmbeddingBatchChatRequest` among the classes of an embedding request
 /// ([`EMBEDDING_REQUEST_SCHEMA`]).
 pub(super) const BATCH_CHAT_SCHEMA_INDEX: usize = 2;
 
+const EMBEDDING_FIELDS: [Field; 7] = concat_fields(&[
+    &[ADD_SPECIAL_TOKENS, PADDING],
+    &ENCODING_FIELDS,
+    &[DIMENSIONS, USE_ACTIVATION],
+]);
+
+/// First and last fields, without the padding between them that other classes have.
+const BASE_FIELDS: [Field; 8] = concat_fields(&[&FIRST_FIELDS, &LAST_FIELDS]);
+
+const PADDED_FIELDS: [Field; 9] = concat_fields(&[&FIRST_FIELDS, &[PADDING], &LAST_FIELDS]);
+
 pub(super) static EMBEDDING_REQUEST_SCHEMA: &[Schema] = &[
-    Schema::Model(&form(
+    request_class!(
         "EmbeddingCompletionRequest",
-        &concat_fields::<16>(&[
-            &[ADD_SPECIAL_TOKENS, PADDING],
-            &ENCODING_FIELDS,
-            &[DIMENSIONS, USE_ACTIVATION, INPUT],
-            &FIRST_FIELDS,
-            &LAST_FIELDS,
-        ]),
+        16,
         TEXT_CHECKS,
-    )),
-    Schema::Model(&form(
+        &EMBEDDING_FIELDS,
+        &[INPUT],
+        &BASE_FIELDS
+    ),
+    request_class!(
         "EmbeddingChatRequest",
-        &concat_fields::<21>(&[
-            &[ADD_SPECIAL_TOKENS, PADDING],
-            &ENCODING_FIELDS,
-            &[DIMENSIONS, USE_ACTIVATION],
-            &RENDERING_FIELDS,
-            &[MESSAGES],
-            &FIRST_FIELDS,
-            &LAST_FIELDS,
-        ]),
+        21,
         CHAT_CHECKS,
-    )),
-    Schema::Model(&form(
+        &EMBEDDING_FIELDS,
+        &RENDERING_FIELDS,
+        &[MESSAGES],
+        &BASE_FIELDS
+    ),
+    request_class!(
         "EmbeddingBatchChatRequest",
-        &concat_fields::<21>(&[
-            &[ADD_SPECIAL_TOKENS, PADDING],
-            &ENCODING_FIELDS,
-            &[DIMENSIONS, USE_ACTIVATION],
-            &RENDERING_FIELDS,
-            &FIRST_FIELDS,
-            &LAST_FIELDS,
-            &[required_field("messages", CONVERSATIONS)],
-        ]),
+        21,
         CHAT_CHECKS,
-    )),
-    Schema::Model(&form(
+        &EMBEDDING_FIELDS,
+        &RENDERING_FIELDS,
+        &BASE_FIELDS,
+        &[req("messages", CONVERSATIONS)]
+    ),
+    request_class!(
         "EmbeddingChatInputRequest",
-        &concat_fields::<22>(&[
-            &[ADD_SPECIAL_TOKENS, PADDING],
-            &ENCODING_FIELDS,
-            &[DIMENSIONS, USE_ACTIVATION],
-            &RENDERING_FIELDS,
-            &[MESSAGES],
-            &FIRST_FIELDS,
-            &LAST_FIELDS,
-            &[required_field("input", CONVERSATION)],
-        ]),
+        22,
         &[
             normalize_input_messages,
             validators::check_cache_salt_support,
             validators::check_generation_prompt,
         ],
-    )),
-    Schema::Model(&form(
+        &EMBEDDING_FIELDS,
+        &RENDERING_FIELDS,
+        &[MESSAGES],
+        &BASE_FIELDS,
+        &[req("input", CONVERSATION)]
+    ),
+    request_class!(
         "EmbeddingBatchChatInputRequest",
-        &concat_fields::<22>(&[
-            &[ADD_SPECIAL_TOKENS, PADDING],
-            &ENCODING_FIELDS,
-            &[DIMENSIONS, USE_ACTIVATION],
-            &RENDERING_FIELDS,
-            &FIRST_FIELDS,
-            &LAST_FIELDS,
-            &[required_field("messages", CONVERSATIONS), required_field("input", CONVERSATIONS)],
-        ]),
+        22,
         &[
             normalize_input_conversations,
             validators::check_cache_salt_support,
             validators::check_generation_prompt,
         ],
-    )),
+        &EMBEDDING_FIELDS,
+        &RENDERING_FIELDS,
+        &BASE_FIELDS,
+        &[req("messages", CONVERSATIONS), req("input", CONVERSATIONS)]
+    ),
 ];
 
 pub(super) static POOLING_REQUEST_SCHEMA: &[Schema] = &[
-    Schema::Model(&form(
+    request_class!(
         "PoolingCompletionRequest",
-        &concat_fields::<17>(&[
-            &[ADD_SPECIAL_TOKENS, USE_ACTIVATION],
-            &ENCODING_FIELDS,
-            &[DIMENSIONS, INPUT],
-            &FIRST_FIELDS,
-            &[PADDING],
-            &LAST_FIELDS,
-            &[optional_field("task", Schema::Nullable(&TASK_SCHEMA))],
-        ]),
+        17,
         TEXT_CHECKS,
-    )),
-    Schema::Model(&form(
+        &[ADD_SPECIAL_TOKENS, USE_ACTIVATION],
+        &ENCODING_FIELDS,
+        &[DIMENSIONS, INPUT],
+        &PADDED_FIELDS,
+        &[opt("task", Nullable(&TASK_SCHEMA))]
+    ),
+    request_class!(
         "PoolingChatRequest",
-        &concat_fields::<22>(&[
-            &[ADD_SPECIAL_TOKENS, USE_ACTIVATION],
-            &ENCODING_FIELDS,
-            &[DIMENSIONS],
-            &RENDERING_FIELDS,
-            &[MESSAGES],
-            &FIRST_FIELDS,
-            &[PADDING],
-            &LAST_FIELDS,
-            &[optional_field("task", Schema::Nullable(&TASK_SCHEMA))],
-        ]),
+        22,
         CHAT_CHECKS,
-    )),
-    Schema::Model(&form(
+        &[ADD_SPECIAL_TOKENS, USE_ACTIVATION],
+        &ENCODING_FIELDS,
+        &[DIMENSIONS],
+        &RENDERING_FIELDS,
+        &[MESSAGES],
+        &PADDED_FIELDS,
+        &[opt("task", Nullable(&TASK_SCHEMA))]
+    ),
+    request_class!(
         "IOProcessorRequest",
-        &concat_fields::<14>(&[
-            &ENCODING_FIELDS,
-            &FIRST_FIELDS,
-            &[PADDING],
-            &LAST_FIELDS,
-            &[required_field("data", Schema::Any), optional_field("task", TASK_SCHEMA)],
-        ]),
+        14,
         TEXT_CHECKS,
-    )),
+        &ENCODING_FIELDS,
+        &PADDED_FIELDS,
+        &[req("data", Any), opt("task", TASK_SCHEMA)]
+    ),
 ];
 
 pub(super) static CLASSIFY_REQUEST_SCHEMA: &[Schema] = &[
-    Schema::Model(&form(
+    request_class!(
         "ClassificationCompletionRequest",
-        &concat_fields::<12>(&[
-            &[ADD_SPECIAL_TOKENS, USE_ACTIVATION, INPUT],
-            &FIRST_FIELDS,
-            &[PADDING],
-            &LAST_FIELDS,
-        ]),
+        12,
         TEXT_CHECKS,
-    )),
-    Schema::Model(&form(
+        &[ADD_SPECIAL_TOKENS, USE_ACTIVATION, INPUT],
+        &PADDED_FIELDS
+    ),
+    request_class!(
         "ClassificationChatRequest",
-        &concat_fields::<17>(&[
-            &[ADD_SPECIAL_TOKENS, USE_ACTIVATION],
-            &RENDERING_FIELDS,
-            &[MESSAGES],
-            &FIRST_FIELDS,
-            &[PADDING],
-            &LAST_FIELDS,
-        ]),
+        17,
         CHAT_CHECKS,
-    )),
+        &[ADD_SPECIAL_TOKENS, USE_ACTIVATION],
+        &RENDERING_FIELDS,
+        &[MESSAGES],
+        &PADDED_FIELDS
+    ),
 ];
 
-const ONE_SCORE_INPUT: Schema = Schema::Union(SCORE_INPUT_SCHEMA);
-const ONE_OR_MORE_SCORE_INPUTS: Schema = Schema::Union(SCORE_INPUTS_SCHEMA);
+const ONE_OR_MORE_SCORE_INPUTS: Schema = Union(SCORE_INPUTS_SCHEMA);
 
 /// First fields of the score and rerank request classes.
-const SCORING_FIELDS: [Field; 14] = concat_fields::<14>(&[
+const SCORING_FIELDS: [Field; 14] = concat_fields(&[
     &[USE_ACTIVATION],
-    &FIRST_FIELDS,
-    &[PADDING],
-    &LAST_FIELDS,
+    &PADDED_FIELDS,
     &[
-        optional_field("max_tokens_per_query", INT),
-        optional_field("max_tokens_per_doc", INT),
-        optional_field("instruction", NULLABLE_STR),
-        optional_field("chat_template_kwargs", NULLABLE_OBJECT),
+        opt("max_tokens_per_query", INT),
+        opt("max_tokens_per_doc", INT),
+        opt("instruction", NULLABLE_STR),
+        opt("chat_template_kwargs", NULLABLE_OBJECT),
     ],
 ]);
 
@@ -299,50 +269,36 @@ const SCORING_FIELDS: [Field; 14] = concat_fields::<14>(&[
 pub(super) const QUERY_AND_DOCUMENT_FIELD_NAMES: [(&str, &str); 4] =
     [("queries", "documents"), ("queries", "items"), ("data_1", "data_2"), ("text_1", "text_2")];
 
-const fn score_side_fields(pair: (&'static str, &'static str)) -> [Field; 16] {
-    concat_fields::<16>(&[
-        &SCORING_FIELDS,
-        &[
-            required_field(pair.0, ONE_OR_MORE_SCORE_INPUTS),
-            required_field(pair.1, ONE_OR_MORE_SCORE_INPUTS),
-        ],
-    ])
+/// Creates the class of a score request whose two sides are named by `pair`.
+macro_rules! score_class {
+    ($name:literal, $pair:expr) => {
+        request_class!(
+            $name,
+            16,
+            TEXT_CHECKS,
+            &SCORING_FIELDS,
+            &[req($pair.0, ONE_OR_MORE_SCORE_INPUTS), req($pair.1, ONE_OR_MORE_SCORE_INPUTS)]
+        )
+    };
 }
 
 pub(super) static SCORE_REQUEST_SCHEMA: &[Schema] = &[
-    Schema::Model(&form(
-        "ScoreQueriesDocumentsRequest",
-        &score_side_fields(QUERY_AND_DOCUMENT_FIELD_NAMES[0]),
-        TEXT_CHECKS,
-    )),
-    Schema::Model(&form(
-        "ScoreQueriesItemsRequest",
-        &score_side_fields(QUERY_AND_DOCUMENT_FIELD_NAMES[1]),
-        TEXT_CHECKS,
-    )),
-    Schema::Model(&form(
-        "ScoreDataRequest",
-        &score_side_fields(QUERY_AND_DOCUMENT_FIELD_NAMES[2]),
-        TEXT_CHECKS,
-    )),
-    Schema::Model(&form(
-        "ScoreTextRequest",
-        &score_side_fields(QUERY_AND_DOCUMENT_FIELD_NAMES[3]),
-        TEXT_CHECKS,
-    )),
+    score_class!("ScoreQueriesDocumentsRequest", QUERY_AND_DOCUMENT_FIELD_NAMES[0]),
+    score_class!("ScoreQueriesItemsRequest", QUERY_AND_DOCUMENT_FIELD_NAMES[1]),
+    score_class!("ScoreDataRequest", QUERY_AND_DOCUMENT_FIELD_NAMES[2]),
+    score_class!("ScoreTextRequest", QUERY_AND_DOCUMENT_FIELD_NAMES[3]),
 ];
 
-pub(super) static RERANK_REQUEST_SCHEMA: Model = form(
+pub(super) static RERANK_REQUEST_SCHEMA: Schema = request_class!(
     "RerankRequest",
-    &concat_fields::<17>(&[
-        &SCORING_FIELDS,
-        &[
-            required_field("query", ONE_SCORE_INPUT),
-            required_field("documents", ONE_OR_MORE_SCORE_INPUTS),
-            optional_field("top_n", int_at_least_schema(0)),
-        ],
-    ]),
+    17,
     TEXT_CHECKS,
+    &SCORING_FIELDS,
+    &[
+        req("query", Union(SCORE_INPUT_SCHEMA)),
+        req("documents", ONE_OR_MORE_SCORE_INPUTS),
+        opt("top_n", int_at_least_schema(0)),
+    ]
 );
 
 /// Returns whether a value is a list of messages, each with a role.

@@ -4,8 +4,6 @@
 
 use serde_json::Value;
 
-use crate::body;
-use crate::fault::Fault;
 use crate::openai::validators;
 use crate::schema::{ANY_LENGTH, INT, STR, Schema, wire_model};
 
@@ -38,15 +36,5 @@ wire_model! {
         /// Salt of the prompt's KV block hashes; only requests with equal salts share prefix-cache
         /// blocks.
         cache_salt: Option<String> = None,
-    }
-}
-
-impl GenerativeScoringRequest {
-    /// Validates and reads the request body.
-    ///
-    /// # Errors
-    /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_generative_scoring_request(value: &Value) -> Result<Self, Fault> {
-        body::validate_and_read_body(value)
     }
 }

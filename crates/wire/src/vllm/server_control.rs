@@ -4,7 +4,6 @@
 
 use serde_json::Value;
 
-use crate::body;
 use crate::fault::Fault;
 use crate::schema::{STR, Schema, int_between_schema, wire_model};
 
@@ -82,14 +81,6 @@ wire_model! {
 }
 
 impl StartProfileRequest {
-    /// Validates and reads the request body.
-    ///
-    /// # Errors
-    /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_start_profile_request(value: &Value) -> Result<Self, Fault> {
-        body::validate_and_read_body(value)
-    }
-
     /// Rejects a profile request with an invalid file name or negative counts.
     ///
     /// Source: vLLM 0.33 `config/profiler.py`.
@@ -119,15 +110,5 @@ impl StartProfileRequest {
             }
         }
         Ok(())
-    }
-}
-
-impl WeightVersionRequest {
-    /// Validates and reads the request body.
-    ///
-    /// # Errors
-    /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_weight_version_request(value: &Value) -> Result<Self, Fault> {
-        body::validate_and_read_body(value)
     }
 }

@@ -118,13 +118,3 @@ wire_model! {
         tokens: Vec<i64> [Schema::List(&int_between_schema(0, i64::MAX as i128), ANY_LENGTH)],
     }
 }
-
-impl DetokenizeRequest {
-    /// Validates and reads the request body.
-    ///
-    /// # Errors
-    /// vLLM's 400 if the body does not match the schema.
-    pub fn parse_detokenize_request(value: &Value) -> Result<Self, Fault> {
-        body::validate_and_read_body(value)
-    }
-}

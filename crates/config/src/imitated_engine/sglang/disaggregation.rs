@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use crate::error::ConfigError;
+use crate::error::{ConfigError, bail};
 use crate::flags::engine;
 use crate::values::FlagValues;
 use vllm_sim_observe::metrics::MetricsCompat;
@@ -55,9 +55,7 @@ impl DisaggregationConfig {
         }
         if is_fake && role == ServingRole::Prefill {
             // SGLang's words.
-            return Err(ConfigError::Invalid(
-                "Prefill server does not support 'fake' as the transfer backend".to_owned(),
-            ));
+            bail!("Prefill server does not support 'fake' as the transfer backend");
         }
         Ok(Some(config))
     }

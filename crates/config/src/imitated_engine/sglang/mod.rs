@@ -11,10 +11,10 @@ use serde_json::{Map, Value};
 
 use super::{ImitatedEngineCommandLine, TranslatedCommandLine};
 use crate::did_you_mean::closest_known_name;
-use crate::error::ConfigError;
+use crate::error::{ConfigError, bail};
 use crate::flag::FlagSpec;
 use crate::flags::{self, all_effective_flags, engine, kv, model, server};
-use crate::layers::{ConfigLayer, ConfigLayerSetting, FlagValueSource};
+use crate::layers::{ConfigLayer, FlagValueSource};
 use parsers::{REASONING_PARSERS, TOOL_PARSERS};
 use vllm_sim_engine::kv::BlockHashAlgorithm;
 use vllm_sim_observe::kv_events::KvEventFormat;
@@ -210,9 +210,9 @@ impl<'a> Translator<'a> {
                 self.out.push(word.to_owned());
                 return Ok(());
             }
-            return Err(ConfigError::Invalid(format!(
+            bail!(
                 "unexpected word {word:?}: `vllm-sim sglang` takes only flags, such as --model-path"
-            )));
+            );
         };
         let (name, inline) = match body.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -238,7 +238,7 @@ impl<'a> Translator<'a> {
         let mut values: Vec<&str> = inline.into_iter().collect();
         match flag.arity {
             Arity::Switch if inline.is_some() => {
-                return Err(ConfigError::Invalid(format!("--{}: takes no value", flag.name)));
+                bail!("--{}: takes no value", flag.name);
             }
             Arity::Switch => {}
             Arity::Value if inline.is_none() => values.extend(self.next_value()),
@@ -250,7 +250,7 @@ impl<'a> Translator<'a> {
             }
         }
         if flag.arity != Arity::Switch && values.is_empty() {
-            return Err(ConfigError::Invalid(format!("--{} needs a value", flag.name)));
+            bail!("--{} needs a value", flag.name);
         }
         if flag.name == "page-size" {
             self.page_size = Some(read_count(flag.name, values[0])?);
@@ -455,7 +455,9 @@ fn set_sglang_flag_defaults(settings: &mut ConfigLayer) {
     let blocks = (DEFAULT_KV_TOKENS / page).max(1) + 1;
     let sized = [engine::GPU.name, kv::KV_CACHE_MEMORY_BYTES.name, kv::KV_CACHE_SIZE.name];
     if !sized.iter().any(|name| settings.settings.contains_key(name)) {
-        set_default(settings, &kv::NUM_GPU_BLOCKS_OVERRIDE, &blocks.to_string());
+        let blocks = blocks.to_string();
+        let source = FlagValueSource::Derived;
+        settings.set_if_unset(&kv::NUM_GPU_BLOCKS_OVERRIDE, &blocks, source);
     }
     let defaults: [(&FlagSpec, &str); 10] = [
         (&model::COMPAT, "sglang"),
@@ -470,14 +472,8 @@ fn set_sglang_flag_defaults(settings: &mut ConfigLayer) {
         (&flags::api::MAX_STOP_STRINGS, "32"),
     ];
     for (flag, value) in defaults {
-        set_default(settings, flag, value);
+        settings.set_if_unset(flag, value, FlagValueSource::Derived);
     }
-}
-
-fn set_default(settings: &mut ConfigLayer, flag: &FlagSpec, value: &str) {
-    let default =
-        || ConfigLayerSetting { values: vec![value.to_owned()], source: FlagValueSource::Derived };
-    settings.settings.entry(flag.name).or_insert_with(default);
 }
 
 #[cfg(test)]

@@ -6,8 +6,8 @@
 //! prefix-cache entry, its end) is computed in advance. The cost of a step is then independent of
 //! the batch size.
 //!
-//! A caller that needs an event per token gets them all. Then only decode steps of zero duration are
-//! simulated together: one step covers several of the same instant.
+//! For a caller that needs the time of each token, only decode steps of zero duration are simulated
+//! and reported together: one step covers several of the same instant.
 //!
 //! If tokens or blocks may not suffice for all sequences, all leave the bulk. The step is then
 //! scheduled sequence by sequence, so the bulk never changes a decision.
@@ -37,7 +37,7 @@ const COOLDOWN_PASSES: u8 = 16;
 #[derive(Debug)]
 pub(super) struct BulkDecode {
     allowed: bool,
-    /// Whether a decode step of zero duration may cover several, each with its own events.
+    /// Whether a decode step of zero duration may cover several.
     repeats_instant_steps: bool,
     count: u32,
     context: u64,
@@ -169,25 +169,6 @@ impl<R: SchedulingRules> BatchScheduler<R> {
             seq.known += step.repeats;
             seq.computed += step.repeats;
             seq.reset_recent_preemptions();
-        }
-    }
-
-    /// Reports the tokens and the ends of the equal steps that a step covers.
-    pub(super) fn release_repeated_decodes(
-        &mut self,
-        step: &ScheduledStep,
-        now: SimTime,
-        out: &mut Outbox,
-    ) {
-        let output_tokens = step.entries.len() as u32;
-        for _ in 0..step.repeats {
-            for entry in &step.entries {
-                let seq = &mut self.seqs[entry.slot];
-                seq.released += 1;
-                out.push_back((now, SchedulerEvent::Tokens { id: seq.id, n: 1 }));
-            }
-            let event = SchedulerEvent::Step { begun: step.begun, prompt_tokens: 0, output_tokens };
-            out.push_back((now, event));
         }
     }
 

@@ -137,7 +137,8 @@ pub struct SchedulerReportingConfig {
     /// Whether KV block events are emitted. Default: false.
     pub kv_events: bool,
     /// Whether several steps in which a sequence emits one token each are reported as one
-    /// [`SchedulerEvent::Decoded`](crate::SchedulerEvent::Decoded), for speed. Default: false.
+    /// [`SchedulerEvent::Decoded`](crate::SchedulerEvent::Decoded), for speed, even if they take time.
+    /// Default: false.
     pub run_lengths: bool,
     /// Whether admissions of sequences are recorded for
     /// [`Scheduler::take_admissions`](crate::Scheduler::take_admissions). Default: false.

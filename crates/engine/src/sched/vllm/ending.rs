@@ -11,15 +11,14 @@ use super::step::ScheduledStep;
 use super::{BatchScheduler, SchedulingRules};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Reports the output tokens of a step and the sequences that end with it. Returns the number
-    /// of tokens, and whether a sequence ended.
+    /// Reports the output tokens of a step, and of the equal steps that it covers, and the sequences
+    /// that end with it. Returns the number of tokens of one such step, and whether a sequence ended.
     pub(super) fn release_step_outputs(
         &mut self,
         step: &ScheduledStep,
         now: SimTime,
         out: &mut Outbox,
     ) -> (u32, bool) {
-        self.release_repeated_decodes(step, now, out);
         out.reserve(step.entries.len() + 1);
         let has_encoder = self.encoder.is_some();
         let mut output_tokens = step.bulk_decodes;
@@ -49,10 +48,15 @@ impl<R: SchedulingRules> BatchScheduler<R> {
                 out.push_back((now, event));
             }
             if entry.emit > 0 {
-                seq.released += entry.emit;
                 output_tokens += entry.emit;
-                let (id, n) = (seq.id, entry.emit);
-                out.push_back((now, SchedulerEvent::Tokens { id, n }));
+                // Repeated steps emit one token of each sequence.
+                let (id, n) = (seq.id, entry.emit + step.repeats);
+                seq.released += n;
+                let event = match step.repeats {
+                    0 => SchedulerEvent::Tokens { id, n },
+                    _ => SchedulerEvent::Decoded { id, n },
+                };
+                out.push_back((now, event));
             }
             if entry.last {
                 ended = true;

@@ -252,10 +252,11 @@ pub(crate) fn to_chat_request(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use vllm_sim_wire::body::read_body_within_bounds;
     use vllm_sim_wire::bounds::RequestBounds;
 
     fn converted(items: Value) -> Vec<Value> {
-        let request = ResponsesRequest::parse_responses_request(
+        let request = read_body_within_bounds::<ResponsesRequest>(
             &json!({"input": items}),
             &RequestBounds::default(),
         )
@@ -284,7 +285,7 @@ mod tests {
     fn items_of_unsupported_tools_are_rejected() {
         let request = json!({"input": [{"type": "item_reference", "id": "x"}]});
         let request =
-            ResponsesRequest::parse_responses_request(&request, &RequestBounds::default())
+            read_body_within_bounds::<ResponsesRequest>(&request, &RequestBounds::default())
                 .expect("it is good");
         let fault = responses_chat_messages(&request, None).expect_err("it is no message");
         assert_eq!(fault.message, "Unsupported input item type: item_reference (parameter=input)");
@@ -294,7 +295,7 @@ mod tests {
     fn instructions_come_first_and_old_ones_are_dropped() {
         let request = json!({"input": "b", "instructions": "new"});
         let request =
-            ResponsesRequest::parse_responses_request(&request, &RequestBounds::default())
+            read_body_within_bounds::<ResponsesRequest>(&request, &RequestBounds::default())
                 .expect("it is good");
         let previous = PreviousResponse {
             messages: vec![

@@ -28,17 +28,18 @@ use crate::app::App;
 use crate::body::RawRequest;
 use crate::dialect::ApiEndpoint;
 use crate::error::HandlerResult;
-use crate::generation::{self, GenerationRequestBody, ParsedRequestBody, RejectedGeneration};
+use crate::generation::{self, GenerationRequestBody};
 use crate::openai::logprobs;
-use crate::openai::response_shape::ResponseShape;
+use crate::openai::response_settings::ResponseSettings;
 use crate::stream::{EventStream, event_stream_response, stream_reply_without_keep_alive};
 use crate::transfer::{self, RequestKvTransfer};
 use crate::{error, fault, json};
 use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::prompt::{Conversation, PromptLengthLimit, PromptSource};
 use vllm_sim_service::{
-    GenerationRequest, ModelTarget, PrefixCacheReadRules, Reply, ValidatedRequestFacts,
+    GenerationJob, GenerationRequest, LoraAdapter, PrefixCacheReadRules, RejectedRequest, Reply,
 };
+use vllm_sim_wire::body::read_body_within_bounds;
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -53,7 +54,7 @@ impl GenerationRequestBody for ResponsesRequest {
     const TEXT_MEMBERS: &[&str] = &["input", "instructions", "tools"];
 
     fn read(body: &Value, bounds: &RequestBounds) -> Result<Self, Fault> {
-        Self::parse_responses_request(body, bounds)
+        read_body_within_bounds(body, bounds)
     }
 
     fn model(&self) -> Option<&str> {
@@ -67,13 +68,11 @@ pub(crate) async fn create_response(
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
     let threshold = transfer::cache_hit_threshold(&app, &received.headers, &value);
-    let read = ParsedRequestBody::<ResponsesRequest>::parse_generation_request_body(
-        &app,
-        &received,
-        Cow::Owned(value),
-    )?;
-    let (request, resolved) = read.into_body_and_model(&app, &received)?;
-    answer_response(&app, &received, *request, resolved, threshold).await
+    let body = Cow::Owned(value);
+    let request: Box<ResponsesRequest> =
+        generation::parse_generation_request_body(&app, &received, body)?;
+    let lora = generation::resolve_request_model(&app, &received, &*request)?;
+    answer_response(&app, &received, *request, lora, threshold).await
 }
 
 /// Handles `GET /v1/responses/{id}`: returns a stored response, or the events of a background
@@ -143,30 +142,30 @@ async fn answer_response(
     app: &Arc<App>,
     received: &RawRequest,
     request: ResponsesRequest,
-    resolved: ModelTarget,
+    lora: Option<Arc<LoraAdapter>>,
     threshold: Option<f64>,
 ) -> Result<Response<Body>, Fault> {
     let stream = request.stream.unwrap_or(false);
     let background = request.background.unwrap_or(false);
     let (generation, response) = prepare_response(app, received, request, threshold)?;
-    let started = generation::start_generation(app, resolved, generation).await;
-    let (reply, facts) = match started
-        .map_err(|refused| refused.with_stream_error_reporting(app.dialect.late_error_reporting()))
-    {
-        Ok(started) => started,
-        Err(RejectedGeneration::Late { facts, .. }) if stream => {
-            return Ok(failed_response_stream(app, response.object_builder(app, &facts)));
-        }
-        Err(refused) => return Err(refused.into()),
-    };
+    let started = generation::start_generation(app, lora, generation).await;
+    let late = app.dialect.properties().late_error_reporting;
+    let (reply, job) =
+        match started.map_err(|refused| generation::with_stream_error_reporting(refused, late)) {
+            Ok(started) => started,
+            Err(RejectedRequest { late: Some(job), .. }) if stream => {
+                return Ok(failed_response_stream(app, response.object_builder(app, &job)));
+            }
+            Err(refused) => return Err(refused.error),
+        };
     if response.request.truncation.is_none() {
         return match stream && !background {
             true => Ok(broken_stream(String::new())),
             false => Err(null_truncation_fault()),
         };
     }
-    let frame = response.object_builder(app, &facts);
-    drop(facts);
+    let frame = response.object_builder(app, &job);
+    drop(job);
     match response.keep {
         Some(keep) if background => Ok(respond_in_background(app, received, frame, reply, keep)),
         keep if stream => {
@@ -265,7 +264,7 @@ fn prepare_response(
             bound: PromptLengthLimit::RoomForOutput,
             ..chat::chat_conversation(app, &mut chat)
         }]),
-        ..generation::new_generation_request(app, received, id)
+        ..generation::new_generation_request(app, received, id, request.model.as_deref())
     };
     let asked = PreparedResponse { request: Arc::new(request), terms, keep, parses };
     Ok((generation, asked))
@@ -295,26 +294,22 @@ fn messages_and_slot(
 }
 
 impl PreparedResponse {
-    fn object_builder(
-        &self,
-        app: &App,
-        facts: &ValidatedRequestFacts,
-    ) -> Arc<ResponseObjectBuilder> {
+    fn object_builder(&self, app: &App, job: &GenerationJob) -> Arc<ResponseObjectBuilder> {
         let request = &self.request;
         let logprobs = request.wants_logprobs().then_some(request.top_logprobs);
         let shows_prompt = request.enable_response_messages;
         Arc::new(ResponseObjectBuilder {
-            view: ResponseShape {
-                kv_transfer_params: self.terms.response_kv_transfer_params(app, &facts.prompts),
-                ..ResponseShape::new(app, facts)
+            view: ResponseSettings {
+                kv_transfer_params: self.terms.response_kv_transfer_params(app, &job.prompts),
+                ..ResponseSettings::new(app, job)
             },
-            temperature: facts.params.temperature,
-            top_p: facts.params.top_p,
-            max_tokens: facts.params.max_tokens.unwrap_or_default(),
+            temperature: job.params.temperature,
+            top_p: job.params.top_p,
+            max_tokens: job.params.max_tokens.unwrap_or_default(),
             logprobs: logprobs.map(|top| logprobs::logprob_count(app, top)),
-            ids: app.dialect.id_format().output_item_ids(&facts.request.id),
+            ids: app.dialect.id_format().output_item_ids(&job.request.id),
             tool_parser: self.parses.then(|| app.metrics.clone()),
-            prompt: shows_prompt.then(|| facts.prompts[0].tokens.clone()),
+            prompt: shows_prompt.then(|| job.prompts[0].tokens.clone()),
             request: request.clone(),
         })
     }

@@ -10,10 +10,10 @@ use serde_json::{Map, Value, json};
 use super::custom;
 use super::ids::OutputItemIds;
 use crate::openai::logprobs::TokenLogprob;
-use crate::openai::response_shape::NullMemberHandling;
-use crate::openai::response_shape::{ResponseShape, TokenCounts, end_reason_of_choice};
+use crate::openai::response_settings::NullMemberHandling;
+use crate::openai::response_settings::{ResponseSettings, TokenCounts, end_reason_of_choice};
 use vllm_sim_engine::SequenceEndReason;
-use vllm_sim_observe::metrics::{Metrics, ToolParserApi, ToolParserMode, ToolParserOutcome};
+use vllm_sim_observe::metrics::{Metrics, ToolParserApi, ToolParserMode};
 use vllm_sim_service::generate::{OutputChannel, OutputEndReason};
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_tokenizer::SpecialTokenHandling;
@@ -22,7 +22,7 @@ use vllm_sim_wire::openai::responses::ResponsesRequest;
 
 /// Values that all objects and events of one Responses API response share.
 pub(super) struct ResponseObjectBuilder {
-    pub(super) view: ResponseShape,
+    pub(super) view: ResponseSettings,
     pub(super) request: Arc<ResponsesRequest>,
     pub(super) temperature: f64,
     pub(super) top_p: f64,
@@ -163,13 +163,8 @@ impl ResponseObjectBuilder {
 
     /// Counts one run of the tool parser in the metrics, on a reply or on a stream delta.
     pub(super) fn count_tool_parser_run(&self, mode: ToolParserMode, found_tool_call: bool) {
-        let outcome = if found_tool_call {
-            ToolParserOutcome::ToolCall
-        } else {
-            ToolParserOutcome::NoToolCall
-        };
         if let Some(metrics) = &self.tool_parser {
-            metrics.on_tool_parser_invocations(mode, outcome, ToolParserApi::Responses, 1);
+            metrics.on_tool_parser_invocation(mode, found_tool_call, ToolParserApi::Responses);
         }
     }
 
@@ -338,14 +333,13 @@ fn usage_json(reply: &Reply) -> Value {
 
 /// Returns a JSON object with `members` first, in the given order and null if absent, then its
 /// other members.
-fn with_ordered_members(value: &Value, members: &[&str]) -> Value {
+fn with_ordered_members(value: &Value, members: &str) -> Value {
     let Value::Object(given) = value else {
         return value.clone();
     };
     let mut out = Map::new();
-    for member in members {
-        let value = given.get(*member).cloned().unwrap_or_default();
-        out.insert((*member).to_owned(), value);
+    for member in members.split_whitespace() {
+        out.insert(member.to_owned(), given.get(member).cloned().unwrap_or_default());
     }
     for (key, value) in given {
         if !out.contains_key(key) {
@@ -358,105 +352,63 @@ fn with_ordered_members(value: &Value, members: &[&str]) -> Value {
 /// Members of the tools in a response, in order, by the type of the tool.
 ///
 /// **Source:** openai 3.57 `types/responses/tool.py`, whose models vLLM 0.33 serializes.
-const TOOL_MEMBERS: &[(&[&str], &[&str])] = &[
+const TOOL_MEMBERS: [(&str, &str); 13] = [
     (
-        &["function"],
-        &[
-            "name",
-            "parameters",
-            "strict",
-            "type",
-            "allowed_callers",
-            "async",
-            "defer_loading",
-            "description",
-            "output_schema",
-        ],
+        "function",
+        "name parameters strict type allowed_callers async defer_loading description output_schema",
+    ),
+    ("custom", "name type allowed_callers async defer_loading description format"),
+    ("file_search", "type vector_store_ids filters max_num_results ranking_options"),
+    ("web_search", WEB_SEARCH_MEMBERS),
+    ("web_search_2025_08_26", WEB_SEARCH_MEMBERS),
+    ("web_search_preview", WEB_SEARCH_PREVIEW_MEMBERS),
+    ("web_search_preview_2025_03_11", WEB_SEARCH_PREVIEW_MEMBERS),
+    ("code_interpreter", "container type allowed_callers"),
+    ("shell", "type allowed_callers environment"),
+    ("apply_patch", "type allowed_callers"),
+    ("tool_search", "type description execution parameters"),
+    (
+        "mcp",
+        "server_label type allowed_callers allowed_tools authorization connector_id defer_loading \
+         headers require_approval server_description server_url tunnel_id",
     ),
     (
-        &["custom"],
-        &["name", "type", "allowed_callers", "async", "defer_loading", "description", "format"],
-    ),
-    (
-        &["file_search"],
-        &["type", "vector_store_ids", "filters", "max_num_results", "ranking_options"],
-    ),
-    (
-        &["web_search", "web_search_2025_08_26"],
-        &["type", "external_web_access", "filters", "search_context_size", "user_location"],
-    ),
-    (
-        &["web_search_preview", "web_search_preview_2025_03_11"],
-        &["type", "search_content_types", "search_context_size", "user_location"],
-    ),
-    (&["code_interpreter"], &["container", "type", "allowed_callers"]),
-    (&["shell"], &["type", "allowed_callers", "environment"]),
-    (&["apply_patch"], &["type", "allowed_callers"]),
-    (&["tool_search"], &["type", "description", "execution", "parameters"]),
-    (
-        &["mcp"],
-        &[
-            "server_label",
-            "type",
-            "allowed_callers",
-            "allowed_tools",
-            "authorization",
-            "connector_id",
-            "defer_loading",
-            "headers",
-            "require_approval",
-            "server_description",
-            "server_url",
-            "tunnel_id",
-        ],
-    ),
-    (
-        &["image_generation"],
-        &[
-            "type",
-            "action",
-            "background",
-            "complexity",
-            "frame_count",
-            "frame_duration_ms",
-            "input_fidelity",
-            "input_image_mask",
-            "model",
-            "moderation",
-            "output_compression",
-            "output_format",
-            "partial_images",
-            "quality",
-            "size",
-            "svg",
-        ],
+        "image_generation",
+        "type action background complexity frame_count frame_duration_ms input_fidelity \
+         input_image_mask model moderation output_compression output_format partial_images quality \
+         size svg",
     ),
 ];
 
+const WEB_SEARCH_MEMBERS: &str =
+    "type external_web_access filters search_context_size user_location";
+
+const WEB_SEARCH_PREVIEW_MEMBERS: &str =
+    "type search_content_types search_context_size user_location";
+
 fn tool_json(tool: &Value) -> Value {
     let kind = tool.get("type").and_then(Value::as_str).unwrap_or_default();
-    let known = TOOL_MEMBERS.iter().find(|(kinds, _)| kinds.contains(&kind));
+    let known = TOOL_MEMBERS.iter().find(|(name, _)| *name == kind);
     known.map_or_else(|| tool.clone(), |(_, members)| with_ordered_members(tool, members))
 }
 
 fn tool_choice_json(choice: &Value) -> Value {
     match choice.get("type").and_then(Value::as_str) {
-        Some("function") => with_ordered_members(choice, &["name", "type"]),
-        Some("allowed_tools") => with_ordered_members(choice, &["mode", "tools", "type"]),
+        Some("function") => with_ordered_members(choice, "name type"),
+        Some("allowed_tools") => with_ordered_members(choice, "mode tools type"),
         _ => choice.clone(),
     }
 }
 
 fn reasoning_json(reasoning: &Value) -> Value {
-    let members = ["context", "effort", "generate_summary", "mode", "summary"];
-    with_ordered_members(reasoning, &members)
+    with_ordered_members(reasoning, "context effort generate_summary mode summary")
 }
 
 fn text_config_json(text: &Value) -> Value {
-    let mut text = with_ordered_members(text, &["format", "verbosity"]);
+    let mut text = with_ordered_members(text, "format verbosity");
     if text["format"]["type"] == "json_schema" {
-        let members = ["name", "schema", "type", "description", "strict"];
-        text["format"] = with_ordered_members(&text["format"], &members);
+        let members = "name schema type description strict";
+        text["format"] = with_ordered_members(&text["format"], members);
     }
     text
 }

@@ -13,7 +13,7 @@ use super::object::{
 };
 use super::response_store::ResponseStoreSlot;
 use crate::json;
-use crate::stream::{ChoiceStreamStep, StreamRenderer};
+use crate::stream::StreamRenderer;
 use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
@@ -259,11 +259,11 @@ impl StreamRenderer for ResponseStream {
         self.write_created_events(out);
     }
 
-    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, step: &ChoiceStreamStep) {
-        let from = (choice.sent - step.tokens) as usize;
+    fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, tokens: u32) {
+        let from = (choice.sent - tokens) as usize;
         let mut called = false;
         let mut group: Option<ChannelRun> = None;
-        for at in 0..step.tokens as usize {
+        for at in 0..tokens as usize {
             let Some(token) = choice.script.next_token(&mut choice.cursor) else {
                 break;
             };

@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use crate::app::App;
-use crate::error;
+use crate::error::ok_json_response;
 
 /// Maximum number of bootstrap rooms whose data-parallel rank is stored; beyond it, all are
 /// dropped.
@@ -64,7 +64,7 @@ impl SglangBootstrapServer {
                         "rank_ip": ip.trim_matches(['[', ']']),
                         "rank_port": port.parse().unwrap_or(0_u16),
                         "page_size": app.settings.cache.block_size,
-                        "kv_cache_dtype": app.settings.server.shown_config.get("kv_cache_dtype"),
+                        "kv_cache_dtype": app.settings.shown_config.get("kv_cache_dtype"),
                         "load_balance_method": "follow_bootstrap_room",
                         "prefill_http_port": app.port,
                     });
@@ -167,10 +167,6 @@ fn failed() -> Response<Body> {
     text(StatusCode::INTERNAL_SERVER_ERROR, words)
 }
 
-fn json_ok(value: &Value) -> Response<Body> {
-    error::json_response(StatusCode::OK, value.to_string())
-}
-
 /// Handles `/route`: `PUT` registers a rank, `GET` returns a rank's address. If all indices of the
 /// rank are -1, `GET` describes the prefill server.
 async fn route(
@@ -207,10 +203,10 @@ async fn route(
         return text(StatusCode::SERVICE_UNAVAILABLE, &words);
     }
     if [dp, cp, tp, pp] == [-1; 4] {
-        return json_ok(&registry.description());
+        return ok_json_response(&registry.description());
     }
     match registry.ranks.get(&[dp, cp, tp, pp]) {
-        Some((ip, port)) => json_ok(&json!({"rank_ip": ip, "rank_port": port})),
+        Some((ip, port)) => ok_json_response(&json!({"rank_ip": ip, "rank_port": port})),
         None => {
             let words = format!(
                 "Bootstrap info not found for dp_rank={dp} cp_rank={cp} tp_rank={tp} pp_rank={pp}"
@@ -251,5 +247,5 @@ async fn query_ranks(State(server): State<SglangBootstrapServer>, body: Bytes) -
         let room = room.as_u64()?;
         Some((room.to_string(), Value::from(*registry.rooms.get(&room)?)))
     });
-    json_ok(&Value::Object(known.collect()))
+    ok_json_response(&Value::Object(known.collect()))
 }

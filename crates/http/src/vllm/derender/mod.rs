@@ -19,10 +19,10 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::ok_json_response;
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
+use crate::error::ok_json_response;
 use crate::request_head::ToolCallIds;
 use json_list::iter_array_field;
 use options::DerenderOptions;
@@ -34,6 +34,7 @@ use reply::{
 use token_choice::{GenerateResponseChoice, choice_text_and_stop_reason};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_tokenizer::SpecialTokenHandling;
+use vllm_sim_wire::body::validate_and_read_body;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::derender::{
     DerenderChatRequest, DerenderCompletionRequest, DerenderStreamRequest,
@@ -45,10 +46,10 @@ pub(crate) async fn derender_chat(
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
     if value["stream"] == true {
-        let request = DerenderStreamRequest::parse_derender_stream_request(&value)?;
+        let request = validate_and_read_body::<DerenderStreamRequest>(&value)?;
         return stream::derender_chat_chunk(&app, &request);
     }
-    let request = DerenderChatRequest::parse_derender_chat_request(&value)?;
+    let request = validate_and_read_body::<DerenderChatRequest>(&value)?;
     let reply = &request.generate_response;
     let model = response_model_name(&app, request.model.as_deref(), reply)?;
     bounds::check_generate_responses(&app, std::slice::from_ref(reply))?;
@@ -121,10 +122,10 @@ pub(crate) async fn derender_completion(
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
     if value["stream"] == true {
-        let request = DerenderStreamRequest::parse_derender_stream_request(&value)?;
+        let request = validate_and_read_body::<DerenderStreamRequest>(&value)?;
         return stream::derender_completion_chunk(&app, &request);
     }
-    let request = DerenderCompletionRequest::parse_derender_completion_request(&value)?;
+    let request = validate_and_read_body::<DerenderCompletionRequest>(&value)?;
     let replies = &request.generate_responses;
     let Some(first) = replies.first() else {
         return Err(Fault::bad_request("generate_responses must not be empty"));

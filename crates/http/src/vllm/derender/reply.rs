@@ -26,10 +26,10 @@ pub(super) fn response_model_name(
     reply: &Value,
 ) -> Result<String, Fault> {
     let asked = named.or_else(|| reply.get("model")?.as_str());
-    let target = generation::resolve_model_target(app, asked)?;
+    let lora = generation::resolve_model_without_faults(app, asked)?;
     Ok(match named.filter(|name| !name.is_empty()) {
         Some(name) => name.to_owned(),
-        None => app.service.models.model_name_in_responses(&target).to_string(),
+        None => app.service.models.model_name_in_responses(lora.as_deref()).to_string(),
     })
 }
 

@@ -14,9 +14,9 @@ use super::token_choice::{GenerateResponseChoice, detokenize_output, given_promp
 use super::{bounds, logprobs};
 use crate::app::App;
 use crate::error::HandlerResult;
+use crate::error::ok_json_response;
 use crate::request_head::ToolCallIds;
 use crate::token_ids::to_decodable_token_id;
-use crate::vllm::ok_json_response;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::Fault;

@@ -22,7 +22,7 @@ const DECODE_LOG_INTERVAL: u32 = 40;
 
 /// The metrics of an SGLang server; clones share the values.
 #[derive(Clone)]
-pub(crate) struct SglangMetrics {
+pub struct SglangMetrics {
     /// Metric values of SGLang's tokenizer manager.
     server: MetricCells,
     /// Metric values of SGLang's scheduler of each rank.
@@ -57,7 +57,7 @@ impl SglangMetrics {
     ///
     /// **Source:** `TokenizerMetricsCollector.observe_one_finished_request`, and
     /// `TokenizerManager.collect_metrics` and `_handle_abort_req`.
-    pub(crate) fn on_finished(&self, request: &FinishedRequest) {
+    pub fn on_finished(&self, request: &FinishedRequest) {
         if request.aborted && request.output_tokens == 0 {
             return;
         }
@@ -87,7 +87,7 @@ impl SglangMetrics {
     }
 
     /// Counts a command once, however many requests it aborts.
-    pub(crate) fn on_abort_command(&self) {
+    pub fn on_abort_command(&self) {
         add(&self.server, Id::AbortedRequests, 0, 1.0);
     }
 
@@ -103,7 +103,7 @@ impl SglangMetrics {
 
     /// Returns the current value of a gauge of a rank: `num_used_tokens`, `token_usage`,
     /// `gen_throughput` or `cache_hit_rate`; 0 for another name.
-    pub(crate) fn gauge(&self, name: &str, rank: usize) -> f64 {
+    pub fn gauge(&self, name: &str, rank: usize) -> f64 {
         let named = |family: &Family| family.name.strip_prefix("sglang:") == Some(name);
         let id = FAMILIES.iter().position(named);
         let cell = |cells: &MetricCells| cells.series_cells(id?).first().map(|cell| cell.get());
@@ -194,6 +194,10 @@ impl EngineObserver for SglangObserver {
                 let gap = (at - since).as_secs_f64() / f64::from(*n);
                 (0..*n).for_each(|_| observe(server, Id::Itl, 0, gap));
             }
+            SchedulerEvent::Decoded { n, .. } => {
+                observe(server, Id::Itl, 0, (at - since).as_secs_f64());
+                (1..*n).for_each(|_| observe(server, Id::Itl, 0, 0.0));
+            }
             SchedulerEvent::Preempted { .. } => add(&self.engine, Id::Retractions, 0, 1.0),
             // A client that disconnects aborts its request. Commands count themselves.
             SchedulerEvent::Ended { end: SequenceEndReason::Aborted, .. } => {
@@ -204,8 +208,8 @@ impl EngineObserver for SglangObserver {
     }
 
     fn on_engine_event(&mut self, at: SimTime, event: &SchedulerEvent) {
-        if let SchedulerEvent::Step { output_tokens, .. } = event {
-            self.count_decoded(at, *output_tokens);
+        if let SchedulerEvent::Step { output_tokens, count, .. } = event {
+            (0..*count).for_each(|_| self.count_decoded(at, *output_tokens));
         }
     }
 

@@ -12,14 +12,11 @@
 //! **Source:** llm-d-inference-sim `pkg/common/config_fake_metrics.go`,
 //! `pkg/llm-d-inference-sim/fake_metrics.go`.
 
-mod gauge;
 #[cfg(test)]
 mod tests;
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
-
-pub(super) use gauge::{FakeGauge, parse_fake_gauge};
 
 /// Fake metrics as configured, or a partial update of them: a JSON object with the keys of
 /// llm-d-inference-sim.

@@ -3,8 +3,7 @@ use std::sync::Arc;
 use super::*;
 use exposition::{Family, parse};
 use vllm_sim_engine::driver::{
-    EngineObserver, EngineObservers, ParentRequestCounters, PlannedFinishReason, RequestInfo,
-    SequenceRecord,
+    EngineObserver, EngineObservers, ParentRequestCounters, PlannedFinishReason, SequenceRecord,
 };
 use vllm_sim_engine::{EngineStats, SchedulerEvent, SeqId, Sequence, SequenceEndReason, SimTime};
 use vllm_sim_wire::VllmVersion;
@@ -118,24 +117,12 @@ pub(super) struct TestEngine {
 
 impl TestEngine {
     pub(super) fn new(metrics: &Metrics, rank: usize) -> Self {
-        let request = RequestInfo {
-            id: "request".into(),
-            arrived: SimTime::ZERO,
-            max_tokens: 16,
-            limited: true,
-            finish: PlannedFinishReason::Length,
-            lora: None,
-            parent: Some(Arc::new(ParentRequestCounters::new(2, 1))),
-            kv_source: None,
-            span: None,
-            plan: None,
-        };
         let sequence = Sequence::new(SeqId(1), 100, 5);
+        let mut record = SequenceRecord::new("request".into(), SimTime::ZERO, &sequence);
+        record.max_tokens = 16;
+        record.parent = Some(Arc::new(ParentRequestCounters::new(2, 1)));
         let features = EngineFeatures { cache: true, steps: true, ..EngineFeatures::default() };
-        Self {
-            observers: EngineObservers(metrics.observers(rank, features)),
-            record: SequenceRecord::new(SimTime::ZERO, &sequence, request),
-        }
+        Self { observers: EngineObservers(metrics.observers(rank, features)), record }
     }
 
     /// Schedules the sequence with these numbers of local and external prompt tokens.
@@ -178,7 +165,7 @@ impl TestEngine {
 
     pub(super) fn step(&mut self, prompt_tokens: u32, output_tokens: u32) {
         let begun = SimTime::ZERO;
-        let step = SchedulerEvent::Step { begun, prompt_tokens, output_tokens };
+        let step = SchedulerEvent::Step { begun, prompt_tokens, output_tokens, count: 1 };
         self.observers.on_engine_event(SimTime::ZERO, &step);
     }
 

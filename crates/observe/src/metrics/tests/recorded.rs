@@ -83,8 +83,8 @@ fn a_server_with_two_ranks_shows_what_vllm_shows() {
 fn families_of_operations_are_last_and_appear_on_first_use() {
     let m = metrics(config_a());
     get_models(&m);
-    m.operation_started(AdminOperation::Sleep);
-    m.operation_ended(AdminOperation::Sleep, 0.5);
+    m.operation_started(AdminOperation::SleepMode("sleep"));
+    m.operation_ended(AdminOperation::SleepMode("sleep"), 0.5);
     let ours: Vec<_> = families(&m).iter().map(|f| format!("{} {}", f.kind, f.name)).collect();
     let recorded = include_str!("../../../../../tests/fixtures/metrics/A-after-sleep.families.txt");
     assert_eq!(ours, recorded.lines().collect::<Vec<_>>());

@@ -150,7 +150,7 @@ fn evictions_are_observed_with_the_gaps_between_accesses() {
     let at = SimTime::from_millis;
     let stored = SchedulerEvent::Stored { plan: plan.clone(), from: 0, to: 1 };
     observer.on_engine_event(at(0), &stored);
-    record.request.plan = Some(plan);
+    record.plan = Some(plan);
     let hit = SchedulerEvent::Scheduled { id: SeqId(1), cached: 16, external: 0 };
     for ms in [250, 750, 1000] {
         observer.on_sequence_event(at(ms), &hit, &record, SimTime::ZERO);
@@ -178,12 +178,9 @@ fn evictions_are_observed_with_the_gaps_between_accesses() {
 #[test]
 fn invocations_of_the_tool_parser_count_by_mode_outcome_and_request() {
     let m = metrics(MetricsSettings { tool_parser: true, ..base() });
-    m.on_tool_parser_invocations(
-        ToolParserMode::NonStreaming,
-        ToolParserOutcome::ToolCall,
-        ToolParserApi::Responses,
-        2,
-    );
+    for _ in 0..2 {
+        m.on_tool_parser_invocation(ToolParserMode::NonStreaming, true, ToolParserApi::Responses);
+    }
     let tools = series(&m, &["tool_call_parser_invocations_total"]);
     let counted: Vec<&str> =
         tools.iter().map(String::as_str).filter(|s| s.ends_with(" 2")).collect();
@@ -201,7 +198,7 @@ fn reasons_that_only_one_project_has_follow_the_project() {
             (SequenceEndReason::Threshold, PlannedFinishReason::Stop),
         ] {
             let mut engine = TestEngine::new(&m, 0);
-            engine.record.request.finish = planned;
+            engine.record.finish = planned;
             engine.end(end);
         }
         let all = series(&m, &["request_success_total"]);
@@ -286,7 +283,7 @@ fn adapters_show_under_the_settings_of_each_project() {
     let idle = ["lora_requests_info{2,,} 1500000000"];
     assert_eq!(series(&m, &["lora_requests_info"]), idle);
     let mut engine = TestEngine::new(&m, 0);
-    engine.record.request.lora = Some("sql-lora".into());
+    engine.record.lora = Some("sql-lora".into());
     engine.schedule(0, 0, 0);
     let shown = series(&m, &["lora_requests_info"]);
     assert_eq!(shown, [idle[0], "lora_requests_info{2,sql-lora,sql-lora} 1500000000"]);
@@ -310,7 +307,7 @@ fn scrapes_in_the_middle_of_traffic_add_up() {
                 let m = &m;
                 scope.spawn(move || {
                     let mut engine = TestEngine::new(m, i);
-                    engine.record.request.lora = Some("a".into());
+                    engine.record.lora = Some("a".into());
                     engine.tokens(0, 2, 0);
                     let handler = m.http_metrics().handler_id("/v1/models").unwrap();
                     for n in 0..EACH {

@@ -2,17 +2,20 @@
 
 use serde_json::{Value, json};
 
-use super::servers::{DATA_PARALLEL_FLAG, DeployedServers, format_yaml_file};
+use super::servers::{DATA_PARALLEL_FLAG, DeployedServers, DeploymentTarget, format_yaml_file};
 use vllm_sim_command_line::shell_quote;
 
-pub(super) const FILE_NAME: &str = "kserve.yaml";
-pub(super) const APPLY_COMMAND: &str = "kubectl apply -f kserve.yaml";
+pub(super) const TARGET: DeploymentTarget = DeploymentTarget {
+    file: "kserve.yaml",
+    apply: "kubectl apply -f kserve.yaml",
+    render: render_manifest_file,
+};
 
 /// Renders the YAML file of an LLMInferenceService of KServe.
 ///
 /// Source: `pkg/apis/serving/v1alpha2/llm_inference_service_types.go` and
 /// `config/llmisvcconfig/config-llm-template.yaml` of kserve/kserve, v0.20.0.
-pub(super) fn render_manifest_file(servers: &DeployedServers<'_>) -> Result<String, &'static str> {
+fn render_manifest_file(servers: &DeployedServers<'_>) -> Result<String, &'static str> {
     let mut spec = workload(servers, servers.serving);
     spec["model"] = json!({"uri": format!("hf://{}", servers.model), "name": servers.model});
     spec["router"] = json!({"gateway": {}, "route": {}, "scheduler": {}});

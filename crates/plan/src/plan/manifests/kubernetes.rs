@@ -2,13 +2,18 @@
 
 use serde_json::{Value, json};
 
-use super::servers::{DATA_PARALLEL_FLAG, DeployedServers, TENSOR_PARALLEL_FLAG, format_yaml_file};
+use super::servers::{
+    DATA_PARALLEL_FLAG, DeployedServers, DeploymentTarget, TENSOR_PARALLEL_FLAG, format_yaml_file,
+};
 
-pub(super) const FILE_NAME: &str = "kubernetes.yaml";
-pub(super) const APPLY_COMMAND: &str = "kubectl apply -f kubernetes.yaml";
+pub(super) const TARGET: DeploymentTarget = DeploymentTarget {
+    file: "kubernetes.yaml",
+    apply: "kubectl apply -f kubernetes.yaml",
+    render: render_manifest_file,
+};
 
 /// Renders the YAML file of Kubernetes Deployments and Services, which need no operator.
-pub(super) fn render_manifest_file(servers: &DeployedServers<'_>) -> Result<String, &'static str> {
+fn render_manifest_file(servers: &DeployedServers<'_>) -> Result<String, &'static str> {
     let mut documents = Vec::new();
     let name = &servers.name;
     match servers.prefill {

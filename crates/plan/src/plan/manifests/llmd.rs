@@ -2,11 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::servers::{DeployedServers, format_yaml_file};
+use super::servers::{DeployedServers, DeploymentTarget, format_yaml_file};
 
-pub(super) const FILE_NAME: &str = "llm-d.values.yaml";
-pub(super) const APPLY_COMMAND: &str = "helm install vllm llm-d-modelservice/llm-d-modelservice \
-                                --version v0.4.12 -f llm-d.values.yaml";
+pub(super) const TARGET: DeploymentTarget = DeploymentTarget {
+    file: "llm-d.values.yaml",
+    apply: "helm install vllm llm-d-modelservice/llm-d-modelservice \
+            --version v0.4.12 -f llm-d.values.yaml",
+    render: render_helm_values_file,
+};
 
 /// Port of the routing side-car, and of a server without one.
 const SERVICE_PORT: u16 = 8000;
@@ -19,9 +22,7 @@ const SIDE_CHANNEL_PORT: u16 = 5600;
 ///
 /// Source: `charts/llm-d-modelservice/values.yaml`, its `values.schema.json` and `templates` of
 /// llm-d-incubation/llm-d-modelservice, v0.4.12.
-pub(super) fn render_helm_values_file(
-    servers: &DeployedServers<'_>,
-) -> Result<String, &'static str> {
+fn render_helm_values_file(servers: &DeployedServers<'_>) -> Result<String, &'static str> {
     if servers.gpus != servers.tensor.saturating_mul(servers.data) {
         return Err(
             "the chart counts GPUs of tensor and data parallelism only, and a server takes others",

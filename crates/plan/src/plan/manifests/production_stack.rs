@@ -2,19 +2,20 @@
 
 use serde_json::json;
 
-use super::servers::{DATA_PARALLEL_FLAG, DeployedServers, format_yaml_file};
+use super::servers::{DATA_PARALLEL_FLAG, DeployedServers, DeploymentTarget, format_yaml_file};
 
-pub(super) const FILE_NAME: &str = "production-stack.values.yaml";
-pub(super) const APPLY_COMMAND: &str = "helm install vllm vllm/vllm-stack --version 0.1.12 \
-                                -f production-stack.values.yaml";
+pub(super) const TARGET: DeploymentTarget = DeploymentTarget {
+    file: "production-stack.values.yaml",
+    apply: "helm install vllm vllm/vllm-stack --version 0.1.12 \
+            -f production-stack.values.yaml",
+    render: render_helm_values_file,
+};
 
 /// Renders the Helm values for the vLLM production stack's chart.
 ///
 /// Source: `helm/values.yaml`, `helm/values.schema.json` and
 /// `helm/templates/deployment-vllm-multi.yaml` of vllm-project/production-stack, chart 0.1.12.
-pub(super) fn render_helm_values_file(
-    servers: &DeployedServers<'_>,
-) -> Result<String, &'static str> {
+fn render_helm_values_file(servers: &DeployedServers<'_>) -> Result<String, &'static str> {
     if servers.prefill > 0 {
         return Err(
             "the chart splits prefill and decode only with LMCache and one fixed decode server",

@@ -26,6 +26,15 @@ pub(super) struct DeployedServers<'a> {
     pub(super) policy: &'a str,
 }
 
+/// Deployment target, such as Kubernetes or KServe, with its file.
+pub(super) struct DeploymentTarget {
+    pub(super) file: &'static str,
+    /// Shell command to apply the target's file.
+    pub(super) apply: &'static str,
+    /// Renders the target's file, or returns the reason why the target has none.
+    pub(super) render: fn(&DeployedServers<'_>) -> Result<String, &'static str>,
+}
+
 /// Text in the first line of every deployment file; a later plan may replace only files with this
 /// line.
 pub(super) const WRITTEN_BY_PLAN_COMMENT: &str = "Written by `vllm-sim plan`.";
@@ -46,10 +55,10 @@ impl<'a> DeployedServers<'a> {
             let value = commands.deployment_flag_value(name);
             value.and_then(|text| text.parse().ok()).unwrap_or(1)
         };
-        let (prefill, serving) = commands.prefill_and_serving_worker_counts();
+        let (prefill, serving) = commands.servers;
         Self {
-            model: commands.model_name(),
-            name: dns_label(commands.model_name()),
+            model: commands.model,
+            name: dns_label(commands.model),
             arguments: commands.vllm_serve_arguments(&FIELDS),
             tensor: size(TENSOR_PARALLEL_FLAG),
             data: size(DATA_PARALLEL_FLAG),
@@ -57,7 +66,7 @@ impl<'a> DeployedServers<'a> {
             prefill,
             serving,
             version: version.unwrap_or("latest"),
-            policy: commands.routing_policy(),
+            policy: &commands.router.0,
         }
     }
 

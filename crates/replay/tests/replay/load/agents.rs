@@ -77,8 +77,8 @@ fn weka_sub_agents_wait_for_their_parent_and_are_awaited() {
     let (_dir, path) = file("trace", &weka_run());
     let source =
         load::open_workload_files(&[path], &WorkloadReadOptions::default()).expect("is a trace");
-    assert!(source.has_agent_runs() && source.has_dependencies());
-    assert_eq!(source.left_out_rows(), 1, "the request without a prompt");
+    assert!(source.facts().has_agent_runs && source.facts().has_dependencies);
+    assert_eq!(source.facts().left_out_rows, 1, "the request without a prompt");
     let sessions = all(source);
     assert_eq!(ids(&sessions), ["run", "run::sa:a", "run::sa:b", "run::sa:c"]);
     let expected: Vec<Shown> = vec![
@@ -303,7 +303,7 @@ fn otlp_in_json_is_read_as_flat_spans_are() {
     assert_eq!(load::detect_workload_format(&path).expect("is detected"), WorkloadFormat::Otel);
     let source =
         load::open_workload_files(&[path], &WorkloadReadOptions::default()).expect("is a trace");
-    assert_eq!(source.left_out_rows(), 1, "the failed request");
+    assert_eq!(source.facts().left_out_rows, 1, "the failed request");
     // Nanoseconds since 1970 are exact to a quarter of a microsecond as milliseconds.
     let rounded = |ms: f64| (ms * 1e2).round() / 1e2;
     let mut found = shown(&all(source));

@@ -150,7 +150,7 @@ fn limited_sessions_have_at_least_the_reported_requests() {
     let (_dir, path) = file("t", &text);
     let options = WorkloadReadOptions { limit: Some(1), ..WorkloadReadOptions::default() };
     let source = load::open_workload_files(&[path], &options).expect("is a trace");
-    let told = source.max_requests().expect("is known");
+    let told = source.facts().max_requests.expect("is known");
     let turns: usize = all(source).iter().map(|session| session.turns.len()).sum();
     assert_eq!(turns, 3);
     assert!(told >= 3, "{told}");
@@ -163,7 +163,7 @@ fn sorted_rows_are_streamed_and_counted() {
     let (_dir, path) = file("t", &text);
     let mut source =
         load::open_workload_files(&[path], &WorkloadReadOptions::default()).expect("is a trace");
-    assert_eq!(source.max_requests(), Some(1000));
+    assert_eq!(source.facts().max_requests, Some(1000));
     let mut last = SimTime::ZERO;
     while let Some(session) = source.next_session().expect("is a session") {
         last = session.start;
@@ -312,7 +312,7 @@ fn applied_compute_rows_become_growing_sessions() {
     let (_dir, path) = file("t", text);
     let source =
         load::open_workload_files(&[path], &WorkloadReadOptions::default()).expect("is a trace");
-    assert!(source.has_no_start_times());
+    assert!(source.facts().has_no_start_times);
     let expected: Vec<Shown> =
         vec![(0.0, vec![(100, 10, 0.0, false), (140, 20, 500.0, false), (200, 50, 1250.0, false)])];
     assert_eq!(shown(&all(source)), expected);
@@ -391,7 +391,7 @@ fn conversations_are_sessions_that_grow() {
     let (_dir, path) = file("t", text);
     let source =
         load::open_workload_files(&[path], &WorkloadReadOptions::default()).expect("is a trace");
-    assert!(source.has_no_start_times());
+    assert!(source.facts().has_no_start_times);
     let timed = all(RescheduledSource::new(source, ArrivalProcess::Interval(20.0), 1));
     assert_eq!(timed[0].start, SimTime::ZERO);
 }

@@ -12,7 +12,10 @@ fn vllm_bench_results_give_runs_and_workload() {
     let (_dir, path) = file("t", text);
     let runs = load::read_bench_runs(&path, WorkloadFormat::Auto).expect("is a result");
     assert_eq!(runs.len(), 1);
-    assert_eq!(runs[0].load, OfferedLoad::Drawn(ArrivalProcess::gamma_at_rate(4.0, 0.5)));
+    assert_eq!(
+        runs[0].load,
+        OfferedLoad::Drawn(ArrivalProcess::Gamma { rate: 4.0, burstiness: 0.5 })
+    );
     let close = |found: Option<f64>, value: f64| {
         assert!((found.expect("is known") - value).abs() < 1e-9, "{found:?} {value}");
     };
@@ -31,7 +34,7 @@ fn vllm_bench_results_give_runs_and_workload() {
     close(run[0].stats.ttft_p99, 20.0);
     let source =
         load::open_workload_files(&[path], &WorkloadReadOptions::default()).expect("is a workload");
-    assert_eq!(source.recorded_concurrency(), Some(8));
+    assert_eq!(source.facts().recorded_concurrency, Some(8));
 }
 
 #[test]

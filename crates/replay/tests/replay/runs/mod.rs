@@ -22,7 +22,7 @@ use vllm_sim_replay::outcome::{PoolRole, ReplaySink, RequestOutcome, RequestStat
 use vllm_sim_replay::synth::{ArrivalProcess, SyntheticWorkload, TokenLengthDistribution};
 use vllm_sim_replay::workload::{
     ClientSession, PromptTokenRun, SessionTurn, TurnDependency, TurnLifecycleEvent, TurnPrompt,
-    WorkloadError, WorkloadSource,
+    WorkloadError, WorkloadFacts, WorkloadSource,
 };
 use vllm_sim_replay::{
     EndpointPickerConfig, KvAwareRouterConfig, KvTransferTime, PoolSpec, ReplaySettings,
@@ -240,8 +240,8 @@ impl WorkloadSource for Listed {
         Ok(self.0.next())
     }
 
-    fn has_dependencies(&self) -> bool {
-        self.1
+    fn facts(&self) -> WorkloadFacts {
+        WorkloadFacts { has_dependencies: self.1, ..WorkloadFacts::default() }
     }
 }
 

@@ -68,7 +68,7 @@ fn engines() -> [SchedulerSpec; 3] {
 fn both(settings: &ReplaySettings, made: &SyntheticWorkload) -> [(Vec<String>, ReplayTotals); 2] {
     let mut alone = Calls::default();
     let mut source = made.clone().into_source().unwrap();
-    assert!(source.is_single_turn());
+    assert!(source.facts().is_single_turn);
     let one_by_one = run_replay(settings, &mut source, &mut alone).unwrap();
     let mut together = Calls::default();
     let mut source = Hidden(made.clone().into_source().unwrap());

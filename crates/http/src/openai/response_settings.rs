@@ -10,13 +10,13 @@ use vllm_sim_config::PerRequestDraftStats;
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::{SequenceState, SharedSequenceProgress, unix_now_secs};
 use vllm_sim_service::generate::{OutputEndReason, StopReason};
-use vllm_sim_service::{Reply, ReplyChoice, ValidatedRequestFacts};
+use vllm_sim_service::{GenerationJob, Reply, ReplyChoice};
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::VllmVersion;
 
 /// Settings that determine the JSON of a response, for all APIs that generate tokens.
 #[derive(Clone)]
-pub(crate) struct ResponseShape {
+pub(crate) struct ResponseSettings {
     pub(crate) id: Arc<str>,
     pub(crate) created: u64,
     pub(crate) model: Arc<str>,
@@ -43,25 +43,25 @@ pub(crate) struct ResponseShape {
     pub(crate) prefill_reason: Option<&'static str>,
 }
 
-impl ResponseShape {
+impl ResponseSettings {
     /// Returns the default settings of a response, before the request's own settings are applied.
-    pub(crate) fn new(app: &App, facts: &ValidatedRequestFacts) -> Self {
-        let params = &facts.params;
+    pub(crate) fn new(app: &App, job: &GenerationJob) -> Self {
+        let params = &job.params;
         let answers = &app.settings.answers;
         Self {
-            id: facts.request.id.clone(),
+            id: job.request.id.clone(),
             created: unix_now_secs() as u64,
-            model: app.service.models.model_name_in_responses(&facts.target),
+            model: app.service.models.model_name_in_responses(job.lora.as_deref()).clone(),
             version: app.version,
-            fingerprint: app.settings.model.fingerprint.clone(),
+            fingerprint: app.settings.fingerprint.clone(),
             tokenizer: app.service.generator.tokenizer().clone(),
             include_usage: answers.force_include_usage,
             continuous_usage: answers.force_include_usage,
             prompt_details: answers.prompt_tokens_details
-                || app.dialect.always_reports_cached_tokens(),
+                || app.dialect.properties().always_reports_cached_tokens,
             reasoning_details: app.settings.parsers.reasoning.is_some(),
             logprobs: None,
-            distribution: match app.dialect.has_positional_logprobs() {
+            distribution: match app.dialect.properties().has_positional_logprobs {
                 true => LogprobSource::ByPosition,
                 false => LogprobSource::ByRank {
                     seed: app.service.settings().seed,
@@ -78,7 +78,7 @@ impl ResponseShape {
             kv_transfer_params: None,
             media: None,
             weights: None,
-            prefill_reason: app.dialect.prefill_finish_reason(),
+            prefill_reason: app.dialect.properties().prefill_finish_reason,
         }
     }
 
@@ -163,10 +163,8 @@ impl DraftTokenReport {
         let share = |of: u64| {
             if of > 0 { accepted as f64 / of as f64 } else { 0.0 }
         };
-        out.push_str("{\"mean_acceptance_length\":");
-        json::write_python_float(out, 1.0 + share(steps.len() as u64));
-        out.push_str(",\"draft_acceptance_rate\":");
-        json::write_python_float(out, share(drafted));
+        json::write_member(out, "{\"mean_acceptance_length\":", 1.0 + share(steps.len() as u64));
+        json::write_member(out, ",\"draft_acceptance_rate\":", share(drafted));
         out.push_str(",\"acceptance_histogram\":");
         json::write_json_int_array(out, histogram);
         for (name, count) in [
@@ -177,8 +175,7 @@ impl DraftTokenReport {
         ] {
             out.push_str(",\"");
             out.push_str(name);
-            out.push_str("\":");
-            json::write_json_int(out, count);
+            json::write_member(out, "\":", count);
         }
         let listed = self.detailed && !steps.is_empty();
         if listed {
@@ -226,14 +223,13 @@ pub(crate) fn count_reasoning_tokens(choice: &ReplyChoice) -> u32 {
     choice.script.output_tokens().take(released).filter(reasoning).count() as u32
 }
 
-impl ResponseShape {
+impl ResponseSettings {
     /// Returns the beginning of the JSON of a stream chunk, up to its choices.
     pub(crate) fn chunk_head_json(&self, object: &str) -> String {
         // Leaves room for member names and for what a chat stream appends.
         let names = self.id.len() + object.len() + self.model.len();
         let mut head = String::with_capacity(names + 96);
-        head.push_str("data: {\"id\":");
-        json::write_json_string(&mut head, &self.id);
+        json::write_member(&mut head, "data: {\"id\":", &self.id);
         self.write_head_members(&mut head, object);
         head
     }
@@ -241,8 +237,7 @@ impl ResponseShape {
     /// Returns the beginning of the JSON of a response that is not a stream, up to its choices.
     pub(crate) fn response_head_json(&self, object: &str) -> String {
         let mut out = String::with_capacity(1024);
-        out.push_str("{\"id\":");
-        json::write_json_string(&mut out, &self.id);
+        json::write_member(&mut out, "{\"id\":", &self.id);
         self.write_head_members(&mut out, object);
         out
     }
@@ -250,10 +245,8 @@ impl ResponseShape {
     fn write_head_members(&self, out: &mut String, object: &str) {
         out.push_str(",\"object\":\"");
         out.push_str(object);
-        out.push_str("\",\"created\":");
-        json::write_json_int(out, self.created);
-        out.push_str(",\"model\":");
-        json::write_json_string(out, &self.model);
+        json::write_member(out, "\",\"created\":", self.created);
+        json::write_member(out, ",\"model\":", &self.model);
         out.push_str(",\"choices\":[");
     }
 
@@ -292,8 +285,7 @@ impl ResponseShape {
         write_token_counts(out, counts);
         out.push_str(",\"prompt_tokens_details\":");
         if self.prompt_details {
-            out.push_str("{\"cached_tokens\":");
-            json::write_json_int(out, counts.cached);
+            json::write_member(out, "{\"cached_tokens\":", counts.cached);
             out.push_str(",\"created_cache_tokens\":");
             if chat {
                 json::write_json_int(out, counts.created)
@@ -317,8 +309,7 @@ impl ResponseShape {
 
     fn write_completion_details(&self, out: &mut String, counts: TokenCounts) {
         if self.reasoning_details {
-            out.push_str("{\"reasoning_tokens\":");
-            json::write_json_int(out, counts.reasoning);
+            json::write_member(out, "{\"reasoning_tokens\":", counts.reasoning);
             out.push('}');
         } else {
             out.push_str("null");
@@ -354,8 +345,7 @@ impl ResponseShape {
             out.push_str(",\"prompt_tokens_details\":{\"cached_tokens\":");
             json::write_json_int(out, counts.cached);
             if chat {
-                out.push_str(",\"created_cache_tokens\":");
-                json::write_json_int(out, counts.created);
+                json::write_member(out, ",\"created_cache_tokens\":", counts.created);
             }
             if let Some(media) = &self.media {
                 out.push_str(",\"multimodal_tokens\":");
@@ -379,8 +369,7 @@ impl ResponseShape {
     /// Appends `,"system_fingerprint":"…"` if the server has a fingerprint.
     pub(crate) fn write_system_fingerprint(&self, out: &mut String) {
         if let Some(fingerprint) = &self.fingerprint {
-            out.push_str(",\"system_fingerprint\":");
-            json::write_json_string(out, fingerprint);
+            json::write_member(out, ",\"system_fingerprint\":", fingerprint);
         }
     }
 
@@ -445,16 +434,8 @@ impl ResponseShape {
     ) {
         out.push_str("\"finish_reason\":\"");
         out.push_str(self.finish_reason(choice, end, stop_word));
-        out.push_str("\",\"stop_reason\":");
-        match &choice.script.finish.stop {
-            Some(StopReason::Token(id)) if end == SequenceEndReason::Finished => {
-                json::write_json_int(out, *id)
-            }
-            Some(StopReason::Text(text)) if end == SequenceEndReason::Finished => {
-                json::write_json_string(out, text)
-            }
-            _ => out.push_str("null"),
-        }
+        out.push('"');
+        write_stop_reason(out, choice, end);
     }
 
     /// Returns the finish reason of an ended choice; `stop_word` is the API's word for a normal
@@ -489,10 +470,8 @@ impl ResponseShape {
         match (&self.weights, ended_choice_tokens) {
             (Some(_), Some(0)) => out.push_str("[]"),
             (Some(version), Some(tokens)) => {
-                out.push_str("[{\"version\":");
-                json::write_json_string(out, version);
-                out.push_str(",\"start\":0,\"end\":");
-                json::write_json_int(out, tokens);
+                json::write_member(out, "[{\"version\":", version.as_str());
+                json::write_member(out, ",\"start\":0,\"end\":", tokens);
                 out.push_str("}]");
             }
             _ => out.push_str("null"),
@@ -507,13 +486,26 @@ impl ResponseShape {
     }
 }
 
-fn write_token_counts(out: &mut String, counts: TokenCounts) {
-    out.push_str("{\"prompt_tokens\":");
-    json::write_json_int(out, counts.prompt_tokens);
+/// Appends the member `stop_reason` of an ended choice: the stop string or token that ended it.
+pub(crate) fn write_stop_reason(out: &mut String, choice: &ReplyChoice, end: SequenceEndReason) {
+    out.push_str(",\"stop_reason\":");
+    match &choice.script.finish.stop {
+        Some(StopReason::Token(id)) if end == SequenceEndReason::Finished => {
+            json::write_json_int(out, *id)
+        }
+        Some(StopReason::Text(text)) if end == SequenceEndReason::Finished => {
+            json::write_json_string(out, text)
+        }
+        _ => out.push_str("null"),
+    }
+}
+
+/// Appends the first members of `usage`, and leaves the object open.
+pub(crate) fn write_token_counts(out: &mut String, counts: TokenCounts) {
+    json::write_member(out, "{\"prompt_tokens\":", counts.prompt_tokens);
     out.push_str(",\"total_tokens\":");
     json::write_json_int(out, counts.prompt_tokens.saturating_add(counts.completion));
-    out.push_str(",\"completion_tokens\":");
-    json::write_json_int(out, counts.completion);
+    json::write_member(out, ",\"completion_tokens\":", counts.completion);
 }
 
 /// Appends the member `token_ids`: the ids of the first `released` output tokens, or null if
