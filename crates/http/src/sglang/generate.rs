@@ -270,8 +270,8 @@ async fn start(
     let lora = request::resolve_model(app, received, None, lora)?;
     let interval = generation::min_tokens_per_event(from.sampling.stream_interval());
     let structured = from.sampling.is_structured_output();
-    let mut counter = EndedRequestCounter::new(app, request.stream, structured);
-    counter.session = from.session;
+    let mut counter = EndedRequestCounter::new(app, request.stream);
+    (counter.structured, counter.session) = (structured, from.session);
     let hides_output = from.sampling.max_new_tokens() == Some(0);
     let (rank, outputs) = (from.rank, from.sampling.output_count());
     let generation = SglangGenerationRequest {

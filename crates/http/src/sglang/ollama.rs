@@ -187,7 +187,8 @@ async fn generate_from(
     let target = PrefillBootstrapTarget::from_request_body([None; 3], None, &received.headers, 0)?;
     let started = request::start_sglang_generation(app, received, lora, generation, &target).await;
     let (reply, _) = started.map_err(|refused| refused.error)?;
-    let counter = EndedRequestCounter::new(app, stream, structured);
+    let mut counter = EndedRequestCounter::new(app, stream);
+    counter.structured = structured;
     let model = app.service.models.displayed_model_name().to_string();
     if stream {
         let render = LineStream { member, model, counter };

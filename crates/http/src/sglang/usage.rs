@@ -111,15 +111,16 @@ pub(super) fn cached_tokens(choice: &ReplyChoice, prompt_tokens: u32) -> u32 {
 pub(super) struct EndedRequestCounter {
     metrics: Arc<Metrics>,
     streaming: bool,
-    structured: bool,
+    /// Whether the request asks for structured output.
+    pub(super) structured: bool,
     /// The request's session, which stores the request's tokens at its end; `None` without a
     /// session.
     pub(super) session: Option<SessionTurn>,
 }
 
 impl EndedRequestCounter {
-    pub(super) fn new(app: &App, streaming: bool, structured: bool) -> Self {
-        Self { metrics: app.metrics.clone(), streaming, structured, session: None }
+    pub(super) fn new(app: &App, streaming: bool) -> Self {
+        Self { metrics: app.metrics.clone(), streaming, structured: false, session: None }
     }
 
     /// Counts every choice of an ended reply as a request in the metrics, and stores its tokens in
