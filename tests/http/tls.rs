@@ -224,6 +224,8 @@ async fn changed_certificate_is_reloaded() {
 /// vLLM loads changed files with `--enable-ssl-refresh` only, llm-d-inference-sim always.
 #[tokio::test]
 async fn changed_certificate_is_reloaded_only_with_ssl_refresh() {
+    // A thread without a log would turn the messages off for which the test above waits.
+    let _log = Log::new();
     let folder = tempfile::tempdir().unwrap();
     let (first, second, third) = (Authority::new(), Authority::new(), Authority::new());
     let (cert, key) = write(folder.path(), "server", &first.sign("sim.test"));

@@ -138,8 +138,8 @@ pub(super) async fn start_chat(
     );
     format.hides_output = hides_output;
     format.parses_calls = calls == ToolCallRendering::Parsed && chat.tools.is_some();
-    let counter =
-        EndedRequestCounter { structured, ..EndedRequestCounter::new(app, request.stream) };
+    let mut counter = EndedRequestCounter::new(app, request.stream);
+    counter.structured = structured;
     Ok(StartedChatGeneration { reply, format, counter })
 }
 

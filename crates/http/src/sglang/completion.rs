@@ -83,8 +83,8 @@ pub(super) async fn create_completion(
     let usage = UsageSettings::new(&app, request.stream_options.as_ref());
     let echo = request.echo.then(|| echoed_texts(&app, &request));
     let format = CompletionFormat::new(&request, id, meta, usage, echo.unwrap_or_default());
-    let counter =
-        EndedRequestCounter { structured, ..EndedRequestCounter::new(&app, request.stream) };
+    let mut counter = EndedRequestCounter::new(&app, request.stream);
+    counter.structured = structured;
     if request.stream {
         let interval = generation::min_tokens_per_event(None);
         let render = CompletionStream::new(format, counter, &reply);
