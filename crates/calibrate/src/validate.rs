@@ -72,7 +72,7 @@ pub fn validate_recorded_runs(
 }
 
 /// Fields of a recorded run, apart from those of `vllm` and `workload`.
-const RUN_FIELDS: [&str; 19] = [
+const RUN_FIELDS: [&str; 20] = [
     "actual",
     "assumptions",
     "dp",
@@ -90,6 +90,7 @@ const RUN_FIELDS: [&str; 19] = [
     "score_level",
     "source",
     "split",
+    "tp",
     "vllm",
     "workload",
 ];

@@ -34,7 +34,7 @@ pub struct HttpMetrics {
     /// Series of requests without a route, and of those of each route of the settings.
     handlers: Vec<HandlerSeries>,
     /// Index in `handlers` of each route; `None`: the route is excluded from metrics.
-    routes: HashMap<String, Option<HttpHandlerId>>,
+    routes: HashMap<String, Option<HttpHandlerId>, foldhash::fast::RandomState>,
     /// Families of [`RequestSeries`].
     vecs: [Arc<MetricCellVec>; 5],
     settings: Arc<MetricsSettings>,
