@@ -227,7 +227,7 @@ fn roofline_setup(
         ..RooflineModelSetup::new(model_shape(fields)?, gpu)
     };
     let heads = setup.shape.heads;
-    if setup.tp > 0 && heads % setup.tp != 0 {
+    if setup.tp > 0 && !heads.is_multiple_of(setup.tp) {
         let problem = format!("is {}, must divide the {heads} attention heads", setup.tp);
         return Err(fields.invalid_field("tp", problem));
     }

@@ -392,7 +392,7 @@ impl OperatorRouteStyle {
     pub(crate) fn operation_success_response(self, value: &Value) -> Response<Body> {
         match self {
             Self::Lenient => error::empty_response(StatusCode::OK),
-            Self::Checked => ok_json_response(&value),
+            Self::Checked => ok_json_response(value),
         }
     }
 }
