@@ -173,20 +173,20 @@ pub struct SyntheticArgs {
         help = "Tokens of a synthetic prompt: a number, uniform:LOW:HIGH, normal:MEAN:STD[:MIN:MAX], lognormal:MEAN:STD[:MIN:MAX], histogram:FILE"
     )]
     pub input_tokens: Option<TokenLengthDistribution>,
-    /// Tokens of a synthetic output; takes the same distributions as --input-tokens [128].
+    /// Tokens of a synthetic output; takes the same distributions as --input-tokens. 128 by default.
     #[arg(long, alias = "random-output-len", alias = "output-len")]
     pub output_tokens: Option<TokenLengthDistribution>,
-    /// Number of turns of a synthetic session; takes the same distributions as --input-tokens [1].
+    /// Number of turns of a synthetic session; takes the same distributions as --input-tokens. 1 by default.
     #[arg(long)]
     pub turns_per_session: Option<TokenLengthDistribution>,
     /// Number of tokens that each further turn adds to the previous prompt and output. Without it,
     /// every turn has a separate prompt.
     #[arg(long)]
     pub turn_tokens: Option<TokenLengthDistribution>,
-    /// Fraction of a synthetic prompt that all prompts of its prefix group share [0].
+    /// Fraction of a synthetic prompt that all prompts of its prefix group share; 0 by default.
     #[arg(long)]
     pub shared_prefix_ratio: Option<f64>,
-    /// Number of groups of synthetic prompts that share a prefix [1 with --shared-prefix-ratio].
+    /// Number of groups of synthetic prompts that share a prefix; 1 by default with --shared-prefix-ratio.
     #[arg(long)]
     pub num_prefix_groups: Option<u32>,
     /// Pause between the end of a turn and the next one, in milliseconds.
