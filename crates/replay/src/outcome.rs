@@ -190,7 +190,7 @@ pub struct LoggedStepRecord {
     pub worker: u32,
     /// Step log record as a JSON object
     /// ([`StepLogRecord::to_step_log_json`](vllm_sim_engine::step_log::StepLogRecord::to_step_log_json)),
-    /// in which requests are named by their [`RequestOutcome::number`].
+    /// in which requests are named by their [`RequestOutcomeFacts::number`].
     pub record: serde_json::Value,
 }
 
