@@ -69,6 +69,9 @@ pub(crate) fn parse_generation_request_body<R: GenerationRequestBody>(
 
 /// Returns the LoRA adapter of a parsed request; `Ok(None)` for the base model.
 ///
+/// With llm-d's rules this repeats the lookup of [`parse_generation_request_body`], which chose the
+/// order of errors. The injected failure of a request is fixed, so both have the same result.
+///
 /// # Errors
 /// An injected failure, [`GenerationRequestBody::check_before_model_lookup`], an unknown model, a
 /// prompt that the tokenizer cannot read.

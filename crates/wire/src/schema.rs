@@ -238,17 +238,23 @@ impl Model {
     }
 }
 
+// The `const` blocks of both macros make nested schemas static.
+
 /// Creates the [`Schema`] of a `TypedDict` from its name and fields.
 macro_rules! typed_dict {
     ($name:literal, $($field:expr),* $(,)?) => {
-        $crate::schema::Schema::Model(const { &$crate::schema::Model::typed_dict($name, const { &[$($field),*] }) })
+        $crate::schema::Schema::Model(const {
+            &$crate::schema::Model::typed_dict($name, const { &[$($field),*] })
+        })
     };
 }
 
 /// Creates the [`Schema`] of a pydantic model without validators from its name and fields.
 macro_rules! plain_model {
     ($name:literal $(, $field:expr)* $(,)?) => {
-        $crate::schema::Schema::Model(const { &$crate::schema::Model::plain($name, const { &[$($field),*] }) })
+        $crate::schema::Schema::Model(const {
+            &$crate::schema::Model::plain($name, const { &[$($field),*] })
+        })
     };
 }
 

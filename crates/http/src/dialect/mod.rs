@@ -64,7 +64,7 @@ pub(crate) struct ApiProperties {
     pub(crate) generate_id_prefix: &'static str,
     /// Whether the id of a completion request ends with the index of its prompt.
     pub(crate) appends_prompt_index: bool,
-    /// Members that responses contain.
+    /// Set of members in responses.
     pub(crate) response_field_set: ResponseFieldSet,
     /// Whether `usage` always reports cached prompt tokens, regardless of flags.
     pub(crate) always_reports_cached_tokens: bool,
@@ -72,9 +72,10 @@ pub(crate) struct ApiProperties {
     pub(crate) has_positional_logprobs: bool,
     /// Whether `/v1/models` lists LoRA adapters with the context length of their model.
     pub(crate) lists_adapter_context: bool,
-    /// How a stream of Messages or Responses events reports errors after the request's admission.
+    /// Reporting of errors after the admission of a request, in a stream of Messages or Responses
+    /// events.
     pub(crate) late_error_reporting: StreamErrorReporting,
-    /// What the routes `/…/render` return.
+    /// Response format of the routes `/…/render`.
     pub(crate) render_format: RenderRouteFormat,
     /// Behaviour of the LoRA, sleep and settings routes.
     pub(crate) operator_route_style: OperatorRouteStyle,

@@ -14,7 +14,7 @@ use vllm_sim_service::{GenerationJob, Reply, ReplyChoice};
 use vllm_sim_tokenizer::Tokenizer;
 use vllm_sim_wire::VllmVersion;
 
-/// Settings that determine the JSON of a response, for all APIs that generate tokens.
+/// Settings for the JSON of a response, of every API with generated tokens.
 #[derive(Clone)]
 pub(crate) struct ResponseSettings {
     pub(crate) id: Arc<str>,

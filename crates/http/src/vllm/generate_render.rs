@@ -16,7 +16,7 @@ use crate::stream::StreamRenderer;
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_service::{Reply, ReplyChoice};
 
-/// Settings that determine the JSON of a reply of `/inference/v1/generate`.
+/// Settings for the JSON of a reply of `/inference/v1/generate`.
 pub(super) struct GenerateResponseSettings {
     pub(super) view: ResponseSettings,
     /// Output format of the `/inference/v1/generate` reply: `tokens`, `text` or `derender`.
@@ -31,7 +31,7 @@ pub(super) struct GenerateResponseSettings {
     pub(super) ec_transfer_params: Option<Arc<str>>,
 }
 
-/// Functions by which vLLM or llm-d-inference-sim renders a reply of `/inference/v1/generate`.
+/// Rendering functions for a reply of `/inference/v1/generate`, as in vLLM or llm-d-inference-sim.
 pub(super) struct GenerateReplyFormat {
     /// Appends the JSON members that follow the id in a complete response of
     /// `/inference/v1/generate`.
