@@ -232,8 +232,6 @@ fn admission(at: SimTime, record: &SequenceRecord) -> AdmissionOutcome {
 }
 
 impl EngineObserver for TraceRecorder {
-    fn on_sequence_queued(&mut self, _: &SequenceRecord) {}
-
     fn on_sequence_event(
         &mut self,
         at: SimTime,

@@ -431,11 +431,22 @@ pub trait EngineObserver: Send {
     /// the time of the sequence's previous output.
     fn on_sequence_event(
         &mut self,
-        at: SimTime,
-        event: &SchedulerEvent,
-        record: &SequenceRecord,
-        since: SimTime,
-    );
+        _at: SimTime,
+        _event: &SchedulerEvent,
+        _record: &SequenceRecord,
+        _since: SimTime,
+    ) {
+    }
+    /// Handles the submission of a sequence with a LoRA adapter, after [`Self::on_sequence_queued`].
+    fn on_adapter_queued(&mut self, _adapter: &Arc<str>) {}
+    /// Handles an event of a sequence with a LoRA adapter, after [`Self::on_sequence_event`].
+    fn on_adapter_event(
+        &mut self,
+        _adapter: &Arc<str>,
+        _event: &SchedulerEvent,
+        _record: &SequenceRecord,
+    ) {
+    }
     /// Handles an engine event without a sequence, such as a KV cache change or a step.
     fn on_engine_event(&mut self, _at: SimTime, _event: &SchedulerEvent) {}
     /// Handles a change of the engine's gauges.
@@ -463,6 +474,9 @@ pub struct EngineObservers(pub Vec<Box<dyn EngineObserver>>);
 impl EngineObserver for EngineObservers {
     fn on_sequence_queued(&mut self, record: &SequenceRecord) {
         self.0.iter_mut().for_each(|o| o.on_sequence_queued(record));
+        if let Some(adapter) = &record.lora {
+            self.0.iter_mut().for_each(|o| o.on_adapter_queued(adapter));
+        }
     }
 
     fn on_sequence_event(
@@ -473,6 +487,9 @@ impl EngineObserver for EngineObservers {
         since: SimTime,
     ) {
         self.0.iter_mut().for_each(|o| o.on_sequence_event(at, event, record, since));
+        if let Some(adapter) = &record.lora {
+            self.0.iter_mut().for_each(|o| o.on_adapter_event(adapter, event, record));
+        }
     }
 
     fn on_engine_event(&mut self, at: SimTime, event: &SchedulerEvent) {

@@ -259,12 +259,10 @@ impl SlotScheduler {
         running: &mut RunningSequence,
         out: &mut Outbox,
     ) {
-        let Some(blocks) = &mut self.blocks else {
+        let keeps_output = !self.config.prompt_blocks_only;
+        let Some(blocks) = self.blocks.as_mut().filter(|_| keeps_output) else {
             return;
         };
-        if self.config.prompt_blocks_only {
-            return;
-        }
         let tokens = running.seq.prompt + running.released;
         // The step after a token writes its KV cache entry.
         let need = BlockAllocationRequest {
@@ -385,7 +383,8 @@ impl SlotScheduler {
     fn next_waiting_index(&self) -> Option<usize> {
         let mut loadable = None;
         for (index, waiting) in self.waiting.iter().enumerate() {
-            let fit = self.adapters.adapter_slot_fit(waiting.seq.lora);
+            let lora = waiting.seq.lora;
+            let fit = lora.map_or(LoraSlotFit::Ready, |lora| self.adapters.slot_fit(lora));
             if fit == LoraSlotFit::Ready
                 || (fit == LoraSlotFit::Loadable && waiting.passed >= MAX_ADAPTER_OVERTAKES)
             {
@@ -464,15 +463,14 @@ impl Scheduler for SlotScheduler {
     fn submit(
         &mut self,
         now: SimTime,
-        seq: Sequence,
+        mut seq: Sequence,
         out: &mut Outbox,
     ) -> Result<(), SequenceSubmitError> {
         let startable = self.paused.is_none()
             && self.has_free_slot()
             && self.waiting.is_empty()
-            && self.adapters.adapter_slot_fit(seq.lora) != LoraSlotFit::No;
+            && seq.lora.is_none_or(|lora| self.adapters.slot_fit(lora) != LoraSlotFit::No);
         self.check_fits(&seq)?;
-        let mut seq = seq;
         if seq.delays.is_none() {
             seq.delays = Some(self.delays.clone());
         }
@@ -505,7 +503,9 @@ impl Scheduler for SlotScheduler {
         let mut queued = self.waiting.len();
         for seq in job {
             self.check_fits(seq)?;
-            if slots > 0 && self.adapters.adapter_slot_fit(seq.lora) != LoraSlotFit::No {
+            if slots > 0
+                && seq.lora.is_none_or(|lora| self.adapters.slot_fit(lora) != LoraSlotFit::No)
+            {
                 slots -= 1;
                 continue;
             }

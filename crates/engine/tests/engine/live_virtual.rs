@@ -280,8 +280,6 @@ fn a_snapshot_lists_running_and_waiting_sequences() {
 struct TokenTally(Arc<Mutex<(u32, u32)>>);
 
 impl EngineObserver for TokenTally {
-    fn on_sequence_queued(&mut self, _: &SequenceRecord) {}
-
     fn on_sequence_event(
         &mut self,
         _: SimTime,

@@ -18,7 +18,7 @@ use super::resident_adapters::ResidentLoraAdapters;
 use super::series::MetricCellVec;
 use super::settings::{MetricsCompat, MetricsSettings};
 use vllm_sim_engine::driver::{EngineObserver, SequenceRecord};
-use vllm_sim_engine::{EngineStats, SchedulerEvent, SimTime};
+use vllm_sim_engine::{EngineStats, SchedulerEvent};
 
 /// Maximum number of `vllm:lora_requests_info` series; beyond it the least recently set one is
 /// removed.
@@ -138,23 +138,19 @@ impl LoraObserver {
 }
 
 impl EngineObserver for LoraObserver {
-    fn on_sequence_queued(&mut self, record: &SequenceRecord) {
+    fn on_adapter_queued(&mut self, adapter: &Arc<str>) {
         // Not exposed yet: a sequence that starts immediately never waits, and readers of equal
         // times take the first series.
-        if let Some(adapter) = &record.lora {
-            self.change_adapter_sequence_counts(adapter, [0, 1]);
-            self.queued = true;
-        }
+        self.change_adapter_sequence_counts(adapter, [0, 1]);
+        self.queued = true;
     }
 
-    fn on_sequence_event(
+    fn on_adapter_event(
         &mut self,
-        _: SimTime,
+        adapter: &Arc<str>,
         event: &SchedulerEvent,
         record: &SequenceRecord,
-        _: SimTime,
     ) {
-        let Some(adapter) = &record.lora else { return };
         let change = match event {
             SchedulerEvent::Scheduled { .. } | SchedulerEvent::Resumed { .. } => [1, -1],
             SchedulerEvent::Preempted { .. } => [-1, 1],

@@ -30,17 +30,15 @@ impl LoraAdapterSlots {
         Self { max: max_adapters, load_time, loaded: HashMap::new() }
     }
 
-    pub(super) fn adapter_slot_fit(&self, lora: Option<LoraId>) -> LoraSlotFit {
-        let (Some(lora), Some(max)) = (lora, self.max) else {
-            return LoraSlotFit::Ready;
-        };
-        if self.loaded.contains_key(&lora) {
-            return LoraSlotFit::Ready;
+    pub(super) fn slot_fit(&self, lora: LoraId) -> LoraSlotFit {
+        match self.max {
+            Some(max) if !self.loaded.contains_key(&lora) => {
+                let has_room =
+                    self.loaded.len() < max || self.loaded.values().any(|a| a.users == 0);
+                if has_room { LoraSlotFit::Loadable } else { LoraSlotFit::No }
+            }
+            _ => LoraSlotFit::Ready,
         }
-        if self.loaded.len() < max || self.loaded.values().any(|a| a.users == 0) {
-            return LoraSlotFit::Loadable;
-        }
-        LoraSlotFit::No
     }
 
     /// Marks a LoRA adapter as used by one more sequence, and returns the time until it is loaded.
