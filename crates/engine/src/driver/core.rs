@@ -163,7 +163,7 @@ impl EngineDriver {
     }
 
     fn deliver_events(&mut self) {
-        for (at, event) in self.outbox.drain(..) {
+        while let Some((at, event)) = self.outbox.pop_front() {
             let Some(id) = event.sequence_id() else {
                 self.observer.on_engine_event(at, &event);
                 continue;
