@@ -11,7 +11,7 @@ use vllm_sim_service::generate::request::{ReplyContentKind, TokenizedPrompt};
 use vllm_sim_service::generate::{ReplyGenerator, ReplyTextMode, ScriptBuilder};
 use vllm_sim_service::{AllowedToolSchemas, GenerationJob, RequestRules};
 use vllm_sim_tokenizer::{ChatTemplateInput, SpecialTokenHandling, Tokenizer, TokenizerLocation};
-use vllm_sim_wire::openai::shared_request_fields::StopStrings;
+use vllm_sim_wire::openai::sampling_fields::StopStrings;
 use vllm_sim_wire::{SamplingDefaults, SamplingParams, ServerLimits};
 
 const MODEL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/tiny-llama");

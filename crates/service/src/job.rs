@@ -1,23 +1,25 @@
-//! A validated request on its way to the engine: its content, sampler settings and response size.
+//! A validated request on its way to the engine: its content, sampler settings, KV transfer and
+//! response size.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::dialect::{AllowedToolSchemas, RequestRules};
 use super::request::{GenerationRequest, OutputTokenBudget};
-use super::{JobSubmissionError, PrefillHandoff, RequestError, run_blocking};
+use super::{JobSubmissionError, RequestError, run_blocking};
 use crate::generate::request::{
     OutputTokenConstraints, StopConditions, StopPattern, StopString, TokenizedPrompt,
 };
 use crate::generate::tools::{ToolChoice, ToolDefinition, validate_llmd_tool_parameters};
 use crate::models::LoraAdapter;
 use crate::scripted::ReservedReply;
-use vllm_sim_engine::driver::KvSourceServer;
+use vllm_sim_engine::SequenceEndReason;
+use vllm_sim_engine::driver::{KvSourceServer, SequenceState, SharedSequenceProgress};
 use vllm_sim_random::{RandomStreamPurpose, request_rng};
 use vllm_sim_schema_sampler::{
     CompiledConstraint, Constraint, ConstraintError, SampleLimits, compile_constraint,
@@ -223,6 +225,73 @@ pub(crate) enum ReplyContent {
         choice: ToolChoice,
         parallel: bool,
     },
+}
+
+/// Callback for the end of a prefill hand-off; its argument is true if this server has prefilled
+/// the prompt.
+type EndReport = Box<dyn Fn(bool) + Send + Sync>;
+
+/// The hand-off of a prompt that is prefilled on this server for another server to decode.
+pub struct PrefillHandoff {
+    /// Request id by which the decode server names the KV cache (`remote_request_id`).
+    pub request: String,
+    placed: OnceLock<(u32, Arc<SharedSequenceProgress>)>,
+    on_end: Option<EndReport>,
+}
+
+impl fmt::Debug for PrefillHandoff {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PrefillHandoff").field("request", &self.request).finish_non_exhaustive()
+    }
+}
+
+impl Drop for PrefillHandoff {
+    fn drop(&mut self) {
+        if let Some(report) = &self.on_end {
+            report(self.block_ids_and_output_tokens().is_some());
+        }
+    }
+}
+
+impl PrefillHandoff {
+    /// Creates the hand-off of a prefill request that is not yet submitted.
+    pub fn new(request_id: String) -> Self {
+        Self { request: request_id, placed: OnceLock::new(), on_end: None }
+    }
+
+    /// Creates a hand-off whose drop calls `on_end`, with true if the prompt was prefilled. The
+    /// drop occurs at the end of the reply or after a refusal.
+    pub fn with_end_callback(
+        request_id: String,
+        on_end: impl Fn(bool) + Send + Sync + 'static,
+    ) -> Self {
+        Self { request: request_id, placed: OnceLock::new(), on_end: Some(Box::new(on_end)) }
+    }
+
+    /// Returns the index of the data-parallel rank that prefills the prompt; `None` before
+    /// submission.
+    pub fn prefill_rank(&self) -> Option<u32> {
+        self.placed.get().map(|(rank, _)| *rank)
+    }
+
+    /// Returns the prompt's KV block ids and the number of output tokens; `None` until the request
+    /// has finished.
+    pub fn block_ids_and_output_tokens(&self) -> Option<(&[u32], u32)> {
+        let (_, progress) = self.placed.get()?;
+        let finished = progress.state() == SequenceState::Ended(SequenceEndReason::Finished);
+        finished.then(|| {
+            (progress.leased_block_ids().unwrap_or_default(), progress.released_output_tokens())
+        })
+    }
+
+    pub(super) fn set_rank_and_progress(
+        &self,
+        rank: usize,
+        progress: &Arc<SharedSequenceProgress>,
+    ) {
+        // Runs once per request.
+        let _ = self.placed.set((rank as u32, Arc::clone(progress)));
+    }
 }
 
 /// The source and destination of the KV cache of a prompt.

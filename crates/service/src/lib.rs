@@ -4,6 +4,7 @@ mod admission;
 mod blocking_pool;
 mod control;
 pub mod dialect;
+mod disaggregation;
 mod error;
 pub mod fault;
 mod fault_control;
@@ -14,7 +15,6 @@ pub mod logprobs;
 mod models;
 mod ngram;
 pub mod pooling;
-mod prefill_handoff;
 pub mod prompt;
 mod request;
 mod request_faults;
@@ -41,14 +41,15 @@ pub use admission::{
 pub use blocking_pool::{is_large_text, run_blocking, run_blocking_if_large};
 pub use control::{PauseControl, PauseMode, SleepTag};
 pub use dialect::{AllowedToolSchemas, RequestRules, ServerDialect};
+pub use disaggregation::PrefillHandshake;
 pub use error::{JobSubmissionError, RequestError};
 pub use fault_control::{ConnectionHandle, FaultControl, LiveFaultSettings, ServerAvailability};
 pub use job::{
-    GenerationJob, KvTransfer, KvTransferAgreementFuture, KvTransferNegotiation, RejectedRequest,
+    GenerationJob, KvTransfer, KvTransferAgreementFuture, KvTransferNegotiation, PrefillHandoff,
+    RejectedRequest,
 };
 pub use models::{LoraAdapter, LoraAdapterLoadError, LoraAdapterLoadMode, ServedModels};
 pub use ngram::NgramLookupSettings;
-pub use prefill_handoff::{PrefillHandoff, PrefillHandshake};
 pub use request::{
     DeferredRequestCheck, GenerationRequest, KvBlockSaltAndSession, OutputTokenBudget,
     PrefixCacheReadRules, Reply, ReplyChoice, RequestContext, RequestSubmissionChecks,
@@ -82,7 +83,7 @@ pub struct InferenceService {
     hasher: Option<BlockHasher>,
     schemas: SchemaCache,
     settings: ServiceSettings,
-    leases: prefill_handoff::KvBlockLeases,
+    leases: disaggregation::KvBlockLeases,
     arrivals: AtomicU64,
     next_rank: AtomicUsize,
     in_flight: Arc<AtomicU32>,
@@ -133,7 +134,7 @@ impl InferenceService {
             schemas: SchemaCache::default(),
             hasher: settings.hashes.clone().map(BlockHasher::new),
             settings,
-            leases: prefill_handoff::KvBlockLeases::default(),
+            leases: disaggregation::KvBlockLeases::default(),
             arrivals: AtomicU64::new(0),
             next_rank: AtomicUsize::new(0),
             in_flight: Arc::default(),
