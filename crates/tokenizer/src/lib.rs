@@ -26,10 +26,11 @@ pub use chat::{
 pub use error::{TextEncodingTooExpensive, TokenizerError};
 pub use hf::HfTokenizer;
 pub use media::{
-    MediaItem, MediaModality, MediaTokenRule, MediaTokenRules, PlacedMediaItem,
-    config_accepts_media, data_url_first_bytes, media_text_marker,
+    MediaModality, MediaTokenRule, MediaTokenRules, config_accepts_media, data_url_first_bytes,
 };
 pub use simulated::{SimulatedTokenizer, fnv1a_32};
 pub use source::{HuggingFaceHubSettings, TokenizerLocation};
 pub use special_tokens::SpecialTokenHandling;
-pub use tokenizer::{Detokenizer, TokenFragments, Tokenizer};
+pub use tokenizer::{
+    Detokenizer, MediaItem, PlacedMediaItem, TokenFragments, Tokenizer, media_text_marker,
+};

@@ -1,17 +1,9 @@
-//! Computes the number and position of tokens of images, audio and video in a prompt.
-
-use std::sync::Arc;
+//! Computes the number of tokens of images, audio and video in a prompt.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Map, Value};
 
-use super::Tokenizer;
-use crate::SpecialTokenHandling;
-
-/// Delimiter of the marker that represents a media item in text before tokenization. A private-use
-/// character is not part of a user's words.
-const MARKER_DELIMITER: char = '\u{10FFF0}';
 const IMAGE_HEAD_BYTES: usize = 96 * 1024;
 const MAX_MEDIA_ITEM_TOKENS: u32 = 1 << 20;
 
@@ -35,19 +27,6 @@ impl MediaModality {
             Self::Video => "video",
         }
     }
-}
-
-/// Media item at its position in a tokenized prompt.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PlacedMediaItem {
-    /// Type of the media item.
-    pub modality: MediaModality,
-    /// Content hash of the media item, or the identifier set by the client.
-    pub identifier: Arc<str>,
-    /// Index of the item's first placeholder token in the prompt.
-    pub start: u32,
-    /// Number of the item's placeholder tokens.
-    pub len: u32,
 }
 
 /// Rule for the number of placeholder tokens of a media item.
@@ -241,17 +220,6 @@ pub fn config_accepts_media(config: &Map<String, Value>) -> bool {
         .any(|key| config.get(*key).is_some_and(|value| !value.is_null()))
 }
 
-/// Media item of a request before its position in the prompt is known.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct MediaItem {
-    /// Type of the media item.
-    pub modality: MediaModality,
-    /// Content hash of the media item, or the identifier set by the client.
-    pub identifier: std::sync::Arc<str>,
-    /// Number of the item's placeholder tokens in the prompt.
-    pub tokens: u32,
-}
-
 /// Decodes the first bytes of a `data:` URL, enough for the image size; `None` for other URLs.
 pub fn data_url_first_bytes(url: &str) -> Option<Vec<u8>> {
     let (kind, data) = url.strip_prefix("data:")?.split_once(',')?;
@@ -260,72 +228,6 @@ pub fn data_url_first_bytes(url: &str) -> Option<Vec<u8>> {
     }
     let head = data.get(..(IMAGE_HEAD_BYTES * 4).min(data.len() / 4 * 4))?;
     STANDARD.decode(head).ok()
-}
-
-/// Returns the text marker that represents media item `item_index` before tokenization.
-pub fn media_text_marker(item_index: usize) -> String {
-    format!("{MARKER_DELIMITER}{item_index}{MARKER_DELIMITER}")
-}
-
-impl Tokenizer {
-    /// Encodes text with media markers, which are replaced by the placeholder tokens of their
-    /// items.
-    pub fn encode_text_with_media(
-        &self,
-        text: &str,
-        mut special: SpecialTokenHandling,
-        items: &[MediaItem],
-    ) -> (Vec<u32>, Vec<PlacedMediaItem>) {
-        let mut tokens = Vec::new();
-        let mut media = Vec::with_capacity(items.len());
-        for (i, piece) in text.split(MARKER_DELIMITER).enumerate() {
-            // Every second piece is the number of an item, between two delimiters.
-            let item = (i % 2 == 1).then(|| items.get(piece.parse::<usize>().ok()?)).flatten();
-            match item {
-                Some(item) => {
-                    media.push(PlacedMediaItem {
-                        modality: item.modality,
-                        identifier: item.identifier.clone(),
-                        start: tokens.len() as u32,
-                        len: item.tokens,
-                    });
-                    let id = self.placeholder_id(item.modality);
-                    tokens.extend(std::iter::repeat_n(id, item.tokens as usize));
-                }
-                None if piece.is_empty() && special == SpecialTokenHandling::Without => {}
-                None => {
-                    tokens.extend(self.encode(piece, special));
-                    special = SpecialTokenHandling::Without;
-                }
-            }
-        }
-        (tokens, media)
-    }
-
-    /// Returns the placeholder token id of a modality: from `config.json`, else by a usual token
-    /// name.
-    fn placeholder_id(&self, modality: MediaModality) -> u32 {
-        let name = modality.as_str();
-        let configured = match self {
-            Self::Hf(hf) => ["token_id", "token_index"].iter().find_map(|key| {
-                let id = hf.model_config().get(&format!("{name}_{key}"))?.as_u64()?;
-                u32::try_from(id).ok()
-            }),
-            Self::Simulated(_) => None,
-        };
-        configured
-            .or_else(|| self.token_id_of_entry(&format!("<|{name}_pad|>")))
-            .or_else(|| self.token_id_of_entry(&format!("<{name}>")))
-            .unwrap_or(0)
-    }
-
-    /// Returns whether the model's configuration describes images, audio or video.
-    pub fn is_multimodal(&self) -> bool {
-        match self {
-            Self::Hf(hf) => config_accepts_media(hf.model_config()),
-            Self::Simulated(_) => false,
-        }
-    }
 }
 
 #[cfg(test)]
@@ -362,23 +264,6 @@ mod tests {
         ] {
             assert!(read(rules).expect_err("wrong").contains(word));
         }
-    }
-
-    #[test]
-    fn media_items_replace_their_markers() {
-        let tokenizer = Tokenizer::new_simulated();
-        let item =
-            |tokens| MediaItem { modality: MediaModality::Image, identifier: "x".into(), tokens };
-        let text = format!("look {}and {}", media_text_marker(0), media_text_marker(1));
-        let (tokens, media) = tokenizer.encode_text_with_media(
-            &text,
-            SpecialTokenHandling::With,
-            &[item(3), item(2)],
-        );
-        let places: Vec<_> = media.iter().map(|m| (m.start, m.len)).collect();
-        assert_eq!(places, [(1, 3), (5, 2)]);
-        assert_eq!(tokens.len(), 7);
-        assert_eq!(tokens[1..4], [tokens[1]; 3]);
     }
 
     #[test]

@@ -1,14 +1,43 @@
-//! Common interface of Hugging Face tokenizers and the simulated tokenizer, and incremental
-//! detokenization.
+//! Common interface of Hugging Face tokenizers and the simulated tokenizer: text with media to
+//! token ids, and incremental detokenization.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 use crate::SpecialTokenHandling;
 use crate::chat::{ChatTemplateError, ChatTemplateInput, ChatTemplates};
 use crate::error::TokenizerError;
 use crate::hf::{DecodeStream, HfTokenizer};
+use crate::media::{MediaModality, config_accepts_media};
 use crate::simulated::{self, SimulatedTokenizer};
 use crate::source::{self, TokenizerLocation};
+
+/// Delimiter of the marker that represents a media item in text before tokenization. A private-use
+/// character is not part of a user's words.
+const MARKER_DELIMITER: char = '\u{10FFF0}';
+
+/// Media item of a request before its position in the prompt is known.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MediaItem {
+    /// Type of the media item.
+    pub modality: MediaModality,
+    /// Content hash of the media item, or the identifier set by the client.
+    pub identifier: Arc<str>,
+    /// Number of the item's placeholder tokens in the prompt.
+    pub tokens: u32,
+}
+
+/// Media item at its position in a tokenized prompt.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PlacedMediaItem {
+    /// Type of the media item.
+    pub modality: MediaModality,
+    /// Content hash of the media item, or the identifier set by the client.
+    pub identifier: Arc<str>,
+    /// Index of the item's first placeholder token in the prompt.
+    pub start: u32,
+    /// Number of the item's placeholder tokens.
+    pub len: u32,
+}
 
 /// Tokenizer of a model, loaded from files or simulated.
 #[derive(Debug)]
@@ -357,5 +386,93 @@ impl<'t> Detokenizer<'t> {
             DetokenizerKind::Hf(stream) => stream.flush_text_into(out),
             DetokenizerKind::Simulated(_) => {}
         }
+    }
+}
+
+/// Returns the text marker that represents media item `item_index` before tokenization.
+pub fn media_text_marker(item_index: usize) -> String {
+    format!("{MARKER_DELIMITER}{item_index}{MARKER_DELIMITER}")
+}
+
+impl Tokenizer {
+    /// Encodes text with media markers, which are replaced by the placeholder tokens of their
+    /// items.
+    pub fn encode_text_with_media(
+        &self,
+        text: &str,
+        mut special: SpecialTokenHandling,
+        items: &[MediaItem],
+    ) -> (Vec<u32>, Vec<PlacedMediaItem>) {
+        let mut tokens = Vec::new();
+        let mut media = Vec::with_capacity(items.len());
+        for (i, piece) in text.split(MARKER_DELIMITER).enumerate() {
+            // Every second piece is the number of an item, between two delimiters.
+            let item = (i % 2 == 1).then(|| items.get(piece.parse::<usize>().ok()?)).flatten();
+            match item {
+                Some(item) => {
+                    media.push(PlacedMediaItem {
+                        modality: item.modality,
+                        identifier: item.identifier.clone(),
+                        start: tokens.len() as u32,
+                        len: item.tokens,
+                    });
+                    let id = self.placeholder_id(item.modality);
+                    tokens.extend(std::iter::repeat_n(id, item.tokens as usize));
+                }
+                None if piece.is_empty() && special == SpecialTokenHandling::Without => {}
+                None => {
+                    tokens.extend(self.encode(piece, special));
+                    special = SpecialTokenHandling::Without;
+                }
+            }
+        }
+        (tokens, media)
+    }
+
+    /// Returns the placeholder token id of a modality: from `config.json`, else by a usual token
+    /// name.
+    fn placeholder_id(&self, modality: MediaModality) -> u32 {
+        let name = modality.as_str();
+        let configured = match self {
+            Self::Hf(hf) => ["token_id", "token_index"].iter().find_map(|key| {
+                let id = hf.model_config().get(&format!("{name}_{key}"))?.as_u64()?;
+                u32::try_from(id).ok()
+            }),
+            Self::Simulated(_) => None,
+        };
+        configured
+            .or_else(|| self.token_id_of_entry(&format!("<|{name}_pad|>")))
+            .or_else(|| self.token_id_of_entry(&format!("<{name}>")))
+            .unwrap_or(0)
+    }
+
+    /// Returns whether the model's configuration describes images, audio or video.
+    pub fn is_multimodal(&self) -> bool {
+        match self {
+            Self::Hf(hf) => config_accepts_media(hf.model_config()),
+            Self::Simulated(_) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn media_items_replace_their_markers() {
+        let tokenizer = Tokenizer::new_simulated();
+        let item =
+            |tokens| MediaItem { modality: MediaModality::Image, identifier: "x".into(), tokens };
+        let text = format!("look {}and {}", media_text_marker(0), media_text_marker(1));
+        let (tokens, media) = tokenizer.encode_text_with_media(
+            &text,
+            SpecialTokenHandling::With,
+            &[item(3), item(2)],
+        );
+        let places: Vec<_> = media.iter().map(|m| (m.start, m.len)).collect();
+        assert_eq!(places, [(1, 3), (5, 2)]);
+        assert_eq!(tokens.len(), 7);
+        assert_eq!(tokens[1..4], [tokens[1]; 3]);
     }
 }
