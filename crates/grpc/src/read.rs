@@ -12,7 +12,7 @@ use vllm_sim_service::{
     GenerationRequest, OutputTokenBudget, RequestContext, run_blocking_if_large,
 };
 use vllm_sim_tokenizer::SpecialTokenHandling;
-use vllm_sim_wire::openai::shared_request_fields::{StopStrings, TokenLogitBias};
+use vllm_sim_wire::openai::sampling_fields::{StopStrings, TokenLogitBias};
 use vllm_sim_wire::{SamplingParams, ServerLimits};
 
 /// Properties of a gRPC call that its message does not contain, such as the requested rank and the

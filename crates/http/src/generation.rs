@@ -19,7 +19,7 @@ use vllm_sim_service::{
 };
 use vllm_sim_wire::bounds::RequestBounds;
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::openai::shared_request_fields::ExtraSamplingArgs;
+use vllm_sim_wire::openai::sampling_fields::ExtraSamplingArgs;
 
 /// A request body of an API that generates tokens.
 pub(crate) trait GenerationRequestBody: Sized {

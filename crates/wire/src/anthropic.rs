@@ -5,14 +5,12 @@
 use serde_json::{Map, Value};
 
 use super::bounds;
-use super::openai::shared_request_fields::{
-    CACHE_SALT_SCHEMA, ExtraSamplingArgs, MM_PAYLOAD_SCHEMA,
-};
-use super::openai::validators;
+use super::openai::sampling_fields::{CACHE_SALT_SCHEMA, ExtraSamplingArgs, MM_PAYLOAD_SCHEMA};
 use super::schema::{
     ANY_LENGTH, INT, LengthLimits, RequestField, STR, Schema, ValidatorError, int_at_least_schema,
     optional_field, plain_model, required_field, wire_model,
 };
+use crate::openai::shared_request_fields;
 
 /// Content of an Anthropic message or system prompt.
 #[derive(Debug, Clone, PartialEq)]
@@ -309,7 +307,7 @@ const SYSTEM_SCHEMA: Schema = Schema::After(
 wire_model! {
     /// A request of `POST /v1/messages`.
     pub struct MessagesRequest: Plain "AnthropicMessagesRequest"
-        before [validators::apply_return_mm_kwargs_alias] after validate_thinking_budget
+        before [shared_request_fields::apply_return_mm_kwargs_alias] after validate_thinking_budget
     {
         /// Name of the served model or LoRA adapter that handles the request.
         model: String [MODEL_NAME_SCHEMA],
@@ -375,7 +373,9 @@ wire_model! {
 /// Source: vLLM's `AnthropicMessagesRequest.validate_thinking_budget`.
 fn validate_thinking_budget(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let params = map.get("kv_transfer_params").and_then(Value::as_object);
-    if params.is_some_and(|params| validators::is_truthy_member(params, "do_remote_decode")) {
+    if params
+        .is_some_and(|params| shared_request_fields::is_truthy_member(params, "do_remote_decode"))
+    {
         return Ok(());
     }
     let thinking = map.get("thinking").and_then(ThinkingConfig::read);

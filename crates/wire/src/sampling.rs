@@ -14,10 +14,10 @@ use vllm_sim_python::{self as python, PythonValue};
 use super::bounds::RequestBounds;
 use super::fault::Fault;
 use super::limits::ServerLimits;
-use super::openai::shared_request_fields::{
-    RepetitionDetection, StopStrings, StructuredOutputs, THINKING_TOKEN_BUDGET_SCHEMA,
-    TokenLogitBias,
+use super::openai::sampling_fields::{
+    RepetitionDetection, StopStrings, THINKING_TOKEN_BUDGET_SCHEMA, TokenLogitBias,
 };
+use super::openai::shared_request_fields::StructuredOutputs;
 use super::schema::{ANY_LENGTH, RequestField, STR, Schema, ValidatorError, wire_model};
 use super::structured;
 

@@ -8,7 +8,7 @@ use indexmap::IndexMap;
 use serde_json::{Map, Value};
 use vllm_sim_python as python;
 
-use super::validators::{JsonBody, ValidatorResult, is_truthy_member, reject_parameter};
+use super::shared_request_fields::{JsonBody, ValidatorResult, is_truthy_member, reject_parameter};
 use crate::body;
 use crate::fault::{ErrorType, Fault};
 use crate::sampling::SamplingParams;

@@ -9,12 +9,10 @@ use serde_json::{Map, Value};
 use vllm_sim_python::{self as python, PythonValue};
 
 use super::request_message::RequestMessage;
+use super::sampling_fields::{LogitBias, StopStrings, TOP_LOGPROBS_SCHEMA};
 use super::shared_request_fields::{
-    LogitBias, StopStrings, StructuredOutputs, TOP_LOGPROBS_SCHEMA,
-};
-use super::validators::{
-    self, JsonBody, ValidatorResult, is_truthy_member, non_null_member, reject_parameter,
-    reject_value,
+    self, JsonBody, StructuredOutputs, ValidatorResult, is_truthy_member, non_null_member,
+    reject_parameter, reject_value,
 };
 use crate::schema::{LengthLimits, RequestField, Schema, wire_model};
 
@@ -137,8 +135,8 @@ fn check_batch_mode(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
             "kv_transfer_params.prompt_token_ids",
         );
     }
-    validators::validate_structural_tag_format(body)?;
-    validators::check_structural_tag(body)?;
+    shared_request_fields::validate_structural_tag_format(body)?;
+    shared_request_fields::check_structural_tag(body)?;
     match non_null_member(body, "n") {
         Some(n) if PythonValue::from_json_value(n).as_number() != Some(1.0) => reject_value(
             "Batch chat completions do not support `n > 1`. Please set `n` to 1.",

@@ -9,15 +9,15 @@ use vllm_sim_python::{self as python, PythonValue};
 
 use super::message_schema;
 use super::request_message::RequestMessage;
-use super::shared_request_fields::{
-    CACHE_SALT_SCHEMA, ChatTool, ChatToolChoice, ExtraSamplingArgs, LogitBias, MM_PAYLOAD_SCHEMA,
-    NULLABLE_POSITIVE_INT_SCHEMA, RepetitionDetection, ResponseFormat, StopStrings, StreamOptions,
-    StructuredOutputs, THINKING_TOKEN_BUDGET_SCHEMA, TOP_LOGPROBS_SCHEMA,
-    TRUNCATE_PROMPT_TOKENS_SCHEMA, TRUNCATION_SIDE_SCHEMA,
+use super::sampling_fields::{
+    CACHE_SALT_SCHEMA, ExtraSamplingArgs, LogitBias, MM_PAYLOAD_SCHEMA,
+    NULLABLE_POSITIVE_INT_SCHEMA, RepetitionDetection, StopStrings, THINKING_TOKEN_BUDGET_SCHEMA,
+    TOP_LOGPROBS_SCHEMA, TRUNCATE_PROMPT_TOKENS_SCHEMA, TRUNCATION_SIDE_SCHEMA,
 };
-use super::validators::{
-    self, JsonBody, ValidatorResult, body_member, is_truthy_member, non_null_member,
-    not_iterable_fault, reject_parameter, reject_request,
+use super::shared_request_fields::{
+    self, ChatTool, ChatToolChoice, JsonBody, ResponseFormat, StreamOptions, StructuredOutputs,
+    ValidatorResult, body_member, is_truthy_member, non_null_member, not_iterable_fault,
+    reject_parameter, reject_request,
 };
 use crate::body;
 use crate::bounds::RequestBounds;
@@ -34,15 +34,15 @@ wire_model! {
     pub struct ChatRequest: Wrapped "ChatCompletionRequest" before [
         check_messages_iterable,
         drop_prompt_token_ids_with_media,
-        validators::check_generation_prompt,
+        shared_request_fields::check_generation_prompt,
         check_tool_usage,
         check_structured_outputs_count,
         check_logprobs,
-        validators::validate_stream_options,
-        validators::validate_response_format,
+        shared_request_fields::validate_stream_options,
+        shared_request_fields::validate_response_format,
         normalize_messages,
-        validators::check_cache_salt_support,
-        validators::apply_return_mm_kwargs_alias,
+        shared_request_fields::check_cache_salt_support,
+        shared_request_fields::apply_return_mm_kwargs_alias,
     ] after check_tool_calls {
         /// Messages of the conversation, oldest first.
         messages: Vec<RequestMessage>,
@@ -371,7 +371,7 @@ fn string_index_fault() -> Fault {
 ///
 /// Source: vLLM's `check_structured_outputs_count`.
 fn check_structured_outputs_count(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
-    let constrained = validators::has_single_constraint(body, || {
+    let constrained = shared_request_fields::has_single_constraint(body, || {
         Fault::bad_request(
             "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
              'choice').",
@@ -386,7 +386,7 @@ fn check_structured_outputs_count(body: &mut Cow<'_, JsonBody>) -> ValidatorResu
             "You can only either use constraints for structured outputs or tools, not both.",
         );
     }
-    validators::check_structural_tag(body)
+    shared_request_fields::check_structural_tag(body)
 }
 
 /// Checks `logprob_token_ids`, `prompt_logprobs` and `top_logprobs` of a chat.
@@ -403,13 +403,13 @@ fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
             ids,
         );
     }
-    validators::check_number_or_absent(body, "prompt_logprobs")?;
-    validators::check_number_or_absent(body, "top_logprobs")?;
-    validators::check_prompt_logprobs(body)?;
+    shared_request_fields::check_number_or_absent(body, "prompt_logprobs")?;
+    shared_request_fields::check_number_or_absent(body, "top_logprobs")?;
+    shared_request_fields::check_prompt_logprobs(body)?;
     let Some(top) = non_null_member(body, "top_logprobs") else {
         return Ok(());
     };
-    validators::check_not_below_minus_one("top_logprobs", top)?;
+    shared_request_fields::check_not_below_minus_one("top_logprobs", top)?;
     let wanted =
         PythonValue::from_json_value(top).as_number().is_some_and(|top| top == -1.0 || top > 0.0);
     if wanted && !is_truthy_member(body, "logprobs") {

@@ -7,14 +7,14 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 use vllm_sim_python::PythonValue;
 
-use super::shared_request_fields::{
+use super::sampling_fields::{
     CACHE_SALT_SCHEMA, ExtraSamplingArgs, LogitBias, MM_PAYLOAD_SCHEMA,
-    NULLABLE_POSITIVE_INT_SCHEMA, RepetitionDetection, ResponseFormat, StopStrings, StreamOptions,
-    StructuredOutputs, THINKING_TOKEN_BUDGET_SCHEMA, TRUNCATE_PROMPT_TOKENS_SCHEMA,
-    TRUNCATION_SIDE_SCHEMA,
+    NULLABLE_POSITIVE_INT_SCHEMA, RepetitionDetection, StopStrings, THINKING_TOKEN_BUDGET_SCHEMA,
+    TRUNCATE_PROMPT_TOKENS_SCHEMA, TRUNCATION_SIDE_SCHEMA,
 };
-use super::validators::{
-    self, JsonBody, ValidatorResult, is_truthy_member, non_null_member, reject_parameter,
+use super::shared_request_fields::{
+    self, JsonBody, ResponseFormat, StreamOptions, StructuredOutputs, ValidatorResult,
+    is_truthy_member, non_null_member, reject_parameter,
 };
 use crate::body;
 use crate::bounds::RequestBounds;
@@ -86,13 +86,13 @@ wire_model! {
     /// A completion request. Absent fields have vLLM's defaults; unknown ones are ignored.
     pub struct CompletionRequest: Wrapped "CompletionRequest" before [
         validate_prompt_and_embeds,
-        validators::validate_stream_options,
+        shared_request_fields::validate_stream_options,
         check_logprobs,
         check_structured_outputs_count,
-        validators::validate_response_format,
+        shared_request_fields::validate_response_format,
         normalize_null_max_tokens,
-        validators::check_cache_salt_support,
-        validators::apply_return_mm_kwargs_alias,
+        shared_request_fields::check_cache_salt_support,
+        shared_request_fields::apply_return_mm_kwargs_alias,
     ] {
         /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
@@ -318,11 +318,11 @@ fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
     if wanted && logprobs.is_none() {
         return reject_parameter("when using `logprob_token_ids`, `logprobs` must be set.", ids);
     }
-    validators::check_number_or_absent(body, "prompt_logprobs")?;
-    validators::check_number_or_absent(body, "logprobs")?;
-    validators::check_prompt_logprobs(body)?;
+    shared_request_fields::check_number_or_absent(body, "prompt_logprobs")?;
+    shared_request_fields::check_number_or_absent(body, "logprobs")?;
+    shared_request_fields::check_prompt_logprobs(body)?;
     match non_null_member(body, "logprobs") {
-        Some(count) => validators::check_not_below_minus_one("logprobs", count),
+        Some(count) => shared_request_fields::check_not_below_minus_one("logprobs", count),
         None => Ok(()),
     }
 }
@@ -331,14 +331,14 @@ fn check_logprobs(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
 ///
 /// Source: vLLM's `check_structured_outputs_count`.
 fn check_structured_outputs_count(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
-    validators::has_single_constraint(body, || {
+    shared_request_fields::has_single_constraint(body, || {
         Fault::bad_parameter(
             "You can only use one kind of constraints for structured outputs ('json', 'regex' or \
              'choice').",
             "structured_outputs",
         )
     })?;
-    validators::check_structural_tag(body)
+    shared_request_fields::check_structural_tag(body)
 }
 
 /// Sets a `max_tokens` that is missing or null to 16.

@@ -12,8 +12,8 @@ pub mod validated_message;
 #[rustfmt::skip]
 mod responses_schema;
 mod rules;
+pub mod sampling_fields;
 pub mod shared_request_fields;
-pub(crate) mod validators;
 
 pub use batch_chat::BatchChatRequest;
 pub use chat::ChatRequest;

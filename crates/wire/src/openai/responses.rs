@@ -9,12 +9,13 @@ use serde_json::{Map, Value};
 use vllm_sim_python::PythonValue;
 
 use super::responses_schema;
-use super::shared_request_fields::{
+use super::sampling_fields::{
     CACHE_SALT_SCHEMA, ExtraSamplingArgs, LogitBias, MM_PAYLOAD_SCHEMA, StopStrings,
-    StructuredOutputs, TOP_LOGPROBS_SCHEMA,
+    TOP_LOGPROBS_SCHEMA,
 };
-use super::validators::{
-    self, JsonBody, ValidatorResult, is_truthy_member, reject_parameter, reject_request,
+use super::shared_request_fields::{
+    self, JsonBody, StructuredOutputs, ValidatorResult, is_truthy_member, reject_parameter,
+    reject_request,
 };
 use crate::body;
 use crate::fault::Fault;
@@ -95,8 +96,8 @@ wire_model! {
         parse_input_items,
         validate_prompt,
         validate_background,
-        validators::check_cache_salt_support,
-        validators::apply_return_mm_kwargs_alias,
+        shared_request_fields::check_cache_salt_support,
+        shared_request_fields::apply_return_mm_kwargs_alias,
     ] {
         /// Whether the server responds immediately and generates in the background.
         background: Option<bool> = Some(false),
@@ -441,7 +442,7 @@ fn default_input_image_details(item: &Value) -> Result<Option<Value>, Fault> {
 ///
 /// Source: vLLM's `validate_prompt`.
 fn validate_prompt(body: &mut Cow<'_, JsonBody>) -> ValidatorResult {
-    if validators::non_null_member(body, "prompt").is_some() {
+    if shared_request_fields::non_null_member(body, "prompt").is_some() {
         return reject_parameter("prompt template is not supported", "prompt");
     }
     Ok(())

@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 
 use super::responses::ResponsesRequest;
 use super::rules;
-use super::shared_request_fields::{StructuredOutputs, to_token_logit_bias};
+use super::sampling_fields::to_token_logit_bias;
+use super::shared_request_fields::StructuredOutputs;
 use crate::fault::{ErrorType, Fault};
 use crate::limits::ServerLimits;
 use crate::sampling::{SamplingDefaults, SamplingParams};

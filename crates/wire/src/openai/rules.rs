@@ -13,9 +13,8 @@ use vllm_sim_python::{self as python, PythonValue};
 
 use super::chat::ChatRequest;
 use super::completion::{CompletionPrompt, CompletionRequest};
-use super::shared_request_fields::{
-    ChatToolChoice, ExtraSamplingArgs, ResponseFormat, StructuredOutputs, to_token_logit_bias,
-};
+use super::sampling_fields::{ExtraSamplingArgs, to_token_logit_bias};
+use super::shared_request_fields::{ChatToolChoice, ResponseFormat, StructuredOutputs};
 use crate::fault::Fault;
 use crate::limits::ServerLimits;
 use crate::sampling::{SamplingDefaults, SamplingParams, check_sequence_count};

@@ -17,7 +17,8 @@ use vllm_sim_python as python;
 use super::generate_types::check_sampling_param_types;
 use crate::fault::{ErrorType, Fault};
 use crate::lax::parse_python_int;
-use crate::openai::shared_request_fields::{StopStrings, StructuredOutputs, TokenLogitBias};
+use crate::openai::sampling_fields::{StopStrings, TokenLogitBias};
+use crate::openai::shared_request_fields::StructuredOutputs;
 use crate::sampling::SamplingParams;
 use crate::schema::RequestField;
 

@@ -10,10 +10,8 @@ use crate::bounds::RequestBounds;
 use crate::fault::Fault;
 use crate::long_ids;
 use crate::openai::completion::PromptTokenIds;
-use crate::openai::shared_request_fields::{
-    CACHE_SALT_SCHEMA, ChatTool, NamedToolChoice, StreamOptions,
-};
-use crate::openai::validators;
+use crate::openai::sampling_fields::CACHE_SALT_SCHEMA;
+use crate::openai::shared_request_fields::{self, ChatTool, NamedToolChoice, StreamOptions};
 use crate::sampling::SamplingParams;
 use crate::schema::{
     ANY_LENGTH, ClassKind, INT, LengthLimits, Model, RequestField, STR, Schema, ValidatorError,
@@ -89,7 +87,7 @@ const PARSER_KWARGS: Schema = Schema::Nullable(&Schema::Model(&Model {
 wire_model! {
     /// A request with a prompt as token ids, and its sampling parameters.
     pub struct GenerateRequest: Plain "GenerateRequest"
-        before [validators::check_cache_salt_support] after check_field_combinations
+        before [shared_request_fields::check_cache_salt_support] after check_field_combinations
     {
         /// Id of the request, returned in the response; generated when absent.
         request_id: Option<String> [STR] = None,
@@ -141,8 +139,8 @@ wire_model! {
 /// class that apply to text-only requests.
 fn check_field_combinations(map: &Map<String, Value>) -> Result<(), ValidatorError> {
     let refuse = |text: String| Err(ValidatorError::ValueError(text));
-    if validators::is_truthy_member(map, "content_parts")
-        && validators::non_null_member(map, "features").is_some()
+    if shared_request_fields::is_truthy_member(map, "content_parts")
+        && shared_request_fields::non_null_member(map, "features").is_some()
     {
         return refuse("content_parts and features are mutually exclusive".to_owned());
     }

@@ -12,8 +12,8 @@ use serde_json::Value;
 use crate::openai::completion::PromptTokenIds;
 use crate::openai::message_schema::{SCORE_INPUT_SCHEMA, SCORE_INPUTS_SCHEMA};
 use crate::openai::request_message::RequestMessage;
-use crate::openai::shared_request_fields::{CACHE_SALT_SCHEMA, TRUNCATION_SIDE_SCHEMA};
-use crate::openai::validators::{self, JsonBody, ValidatorResult};
+use crate::openai::sampling_fields::{CACHE_SALT_SCHEMA, TRUNCATION_SIDE_SCHEMA};
+use crate::openai::shared_request_fields::{self, JsonBody, ValidatorResult};
 use crate::schema::Schema::{self, Any, Bool, Dict, List, Literal, Nullable, Union};
 use crate::schema::{
     ANY_LENGTH, BeforeValidator, Field, INT, INT64, LengthLimits, RequestField, STR,
@@ -111,9 +111,11 @@ const fn concat_fields<const N: usize>(groups: &[&[Field]]) -> [Field; N] {
     fields
 }
 
-const TEXT_CHECKS: &[BeforeValidator] = &[validators::check_cache_salt_support];
-const CHAT_CHECKS: &[BeforeValidator] =
-    &[validators::check_cache_salt_support, validators::check_generation_prompt];
+const TEXT_CHECKS: &[BeforeValidator] = &[shared_request_fields::check_cache_salt_support];
+const CHAT_CHECKS: &[BeforeValidator] = &[
+    shared_request_fields::check_cache_salt_support,
+    shared_request_fields::check_generation_prompt,
+];
 
 /// Creates the schema of a class from the number of its fields, its checks and groups of fields.
 macro_rules! request_class {
@@ -175,8 +177,8 @@ pub(super) static EMBEDDING_REQUEST_SCHEMA: &[Schema] = &[
         22,
         &[
             normalize_input_messages,
-            validators::check_cache_salt_support,
-            validators::check_generation_prompt,
+            shared_request_fields::check_cache_salt_support,
+            shared_request_fields::check_generation_prompt,
         ],
         &EMBEDDING_FIELDS,
         &RENDERING_FIELDS,
@@ -189,8 +191,8 @@ pub(super) static EMBEDDING_REQUEST_SCHEMA: &[Schema] = &[
         22,
         &[
             normalize_input_conversations,
-            validators::check_cache_salt_support,
-            validators::check_generation_prompt,
+            shared_request_fields::check_cache_salt_support,
+            shared_request_fields::check_generation_prompt,
         ],
         &EMBEDDING_FIELDS,
         &RENDERING_FIELDS,

@@ -4,13 +4,13 @@
 
 use serde_json::Value;
 
-use crate::openai::validators;
+use crate::openai::shared_request_fields;
 use crate::schema::{ANY_LENGTH, INT, STR, Schema, wire_model};
 
 wire_model! {
     /// A generative scoring request: a query, items to append to it, and the labels to score.
     pub struct GenerativeScoringRequest: Wrapped "GenerativeScoringRequest"
-        before [validators::check_cache_salt_support]
+        before [shared_request_fields::check_cache_salt_support]
     {
         /// Name of the served model or LoRA adapter that handles the request.
         model: Option<String> = None,

@@ -9,8 +9,7 @@ use crate::body;
 use crate::fault::Fault;
 use crate::limits::ServerLimits;
 use crate::openai::request_message::RequestMessage;
-use crate::openai::shared_request_fields::ChatTool;
-use crate::openai::validators;
+use crate::openai::shared_request_fields::{self, ChatTool};
 use crate::schema::{ANY_LENGTH, RequestField, Schema, int_between_schema, wire_model};
 
 wire_model! {
@@ -29,7 +28,7 @@ wire_model! {
 
 wire_model! {
     /// A request to render a conversation by the chat template and tokenize it.
-    pub struct TokenizeChatRequest: Wrapped "TokenizeChatRequest" before [validators::check_generation_prompt] {
+    pub struct TokenizeChatRequest: Wrapped "TokenizeChatRequest" before [shared_request_fields::check_generation_prompt] {
         /// Name of the served model or LoRA adapter; null or empty selects the base model.
         model: Option<String> = None,
         /// Messages of the conversation, oldest first.
