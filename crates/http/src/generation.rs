@@ -164,20 +164,24 @@ pub(crate) fn generation_request_without_headers(app: &App, id: Arc<str>) -> Gen
 }
 
 /// Admits a generation request and starts its generation.
-pub(crate) async fn start_generation(
+pub(crate) fn start_generation(
     app: &App,
     lora: Option<Arc<LoraAdapter>>,
     request: GenerationRequest,
-) -> Result<(Reply, Box<GenerationJob>), RejectedRequest<Fault>> {
-    let load = app.count_request_in_load();
-    let generated = app.service.generate_reply(&app.rules, lora, Box::new(request));
-    // Boxed, because the futures around it are moved several times.
-    let (mut reply, job) = Box::pin(generated).await.map_err(|refused| RejectedRequest {
-        error: request_error_fault(app, refused.error),
-        late: refused.late,
-    })?;
-    reply.load = load;
-    Ok((reply, job))
+) -> impl Future<Output = Result<(Reply, Box<GenerationJob>), RejectedRequest<Fault>>> {
+    // Boxed before there is a future, which would store this large argument twice and move with it.
+    let request = Box::new(request);
+    async move {
+        let load = app.count_request_in_load();
+        let generated = app.service.generate_reply(&app.rules, lora, request);
+        // Boxed, because the futures around it are moved several times.
+        let (mut reply, job) = Box::pin(generated).await.map_err(|refused| RejectedRequest {
+            error: request_error_fault(app, refused.error),
+            late: refused.late,
+        })?;
+        reply.load = load;
+        Ok((reply, job))
+    }
 }
 
 pub(crate) fn request_error_fault(app: &App, refusal: RequestError) -> Fault {

@@ -55,10 +55,14 @@ impl SchemaErrors {
         format!("{least}{}", self.count - shown)
     }
 
+    /// Appends schema errors; errors without details are only counted.
+    #[inline]
     pub(super) fn append_errors(&mut self, more: Self) {
         self.count = (self.count + more.count).min(MAX_COUNTED_ERRORS);
-        let room = MAX_KEPT_ERRORS.saturating_sub(self.kept.len());
-        self.kept.extend(more.kept.into_iter().take(room));
+        if !more.kept.is_empty() {
+            let room = MAX_KEPT_ERRORS.saturating_sub(self.kept.len());
+            self.kept.extend(more.kept.into_iter().take(room));
+        }
     }
 }
 
