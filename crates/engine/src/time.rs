@@ -34,6 +34,15 @@ impl SimTime {
         self.0 as f64 / 1e9
     }
 
+    /// Returns the earliest of several times; `None` if there is none. Schedulers ask several times per
+    /// step, and `min` of an iterator costs more.
+    pub(crate) fn earliest<const N: usize>(times: [Option<Self>; N]) -> Option<Self> {
+        times.into_iter().fold(None, |earliest, time| match (earliest, time) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        })
+    }
+
     /// Returns the duration since `earlier`, or zero if `earlier` is later.
     pub const fn duration_since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))

@@ -50,8 +50,8 @@ pub(super) async fn tokenize(
             request.reject_untrusted_template(&app.rules.limits)?;
             received.check_prompt_encodable(&["messages", "tools"])?;
             let strings = request.return_token_strs;
-            let conversation = tokenize_conversation(*request);
-            let tokens = app.service.tokenize_conversation(&app.rules, conversation);
+            let mut conversation = tokenize_conversation(*request);
+            let tokens = app.service.tokenize_conversation(&app.rules, &mut conversation);
             (tokens.await?.0, strings)
         }
     };

@@ -538,7 +538,7 @@ impl Scheduler for SlotScheduler {
     fn next_wakeup(&self) -> Option<SimTime> {
         let timers = self.paused.is_none().then(|| self.timers.next_due_time());
         let due = [timers.flatten(), self.leases.next_lease_expiry()];
-        due.into_iter().flatten().min()
+        SimTime::earliest(due)
     }
 
     fn advance(&mut self, now: SimTime, out: &mut Outbox) {

@@ -391,7 +391,7 @@ impl Scheduler for SglangScheduler {
     fn next_wakeup(&self) -> Option<SimTime> {
         let end = self.pass.as_ref().map(|pass| pass.end);
         let fetched = self.destinations.next_prompt_transfer_end();
-        [end, self.plan_at, self.tails.next_due_time(), fetched].into_iter().flatten().min()
+        SimTime::earliest([end, self.plan_at, self.tails.next_due_time(), fetched])
     }
 
     fn advance(&mut self, now: SimTime, out: &mut Outbox) {

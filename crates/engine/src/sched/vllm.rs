@@ -389,14 +389,10 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
 
     fn next_wakeup(&self) -> Option<SimTime> {
         // This runs several times per step.
-        let earlier = |a: Option<SimTime>, b: Option<SimTime>| match (a, b) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
         let end = self.flight.front().map(|step| step.end);
-        let soonest = earlier(earlier(end, self.plan_at), self.timers.next_due_time());
+        let soonest = SimTime::earliest([end, self.plan_at, self.timers.next_due_time()]);
         match end {
-            None => earlier(soonest, self.next_transfer_end_while_idle()),
+            None => SimTime::earliest([soonest, self.next_transfer_end_while_idle()]),
             // Leases and copies that end in a step take effect at its end.
             Some(_) => soonest,
         }

@@ -155,7 +155,7 @@ async fn score_body(
     let mut chat = ChatRequest::parse_chat_request(body, &app.rules.defaults.bounds)?;
     let mut conversation = chat::chat_conversation(app, &mut chat);
     conversation.bound = PromptLengthLimit::None;
-    let (prompt, _) = app.service.tokenize_conversation(&app.rules, conversation).await?;
+    let (prompt, _) = app.service.tokenize_conversation(&app.rules, &mut conversation).await?;
     let context = app.rules.limits.max_model_len;
     if prompt.len() >= context as usize {
         return Err(Fault::bad_request(format!(

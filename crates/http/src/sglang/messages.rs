@@ -102,7 +102,7 @@ pub(super) async fn count_message_tokens(
             chat.read_conversation(ToolCallRendering::Parsed, &app.rules.defaults.bounds)?;
         let mut conversation = chat::chat_conversation(&app, &mut chat);
         conversation.bound = PromptLengthLimit::None;
-        app.service.tokenize_conversation(&app.rules, conversation).await
+        app.service.tokenize_conversation(&app.rules, &mut conversation).await
     };
     match count.await {
         Ok((tokens, _)) => {

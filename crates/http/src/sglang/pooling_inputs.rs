@@ -95,6 +95,6 @@ async fn message_ids(app: &Arc<App>, text: &str) -> Result<Vec<u32>, Fault> {
     conversation.bound = PromptLengthLimit::None;
     // The rendered text is encoded once more, with the tokens that begin every text.
     let mut ids = app.service.generator.tokenizer().encode("", SpecialTokenHandling::With);
-    ids.extend(app.service.tokenize_conversation(&app.rules, conversation).await?.0);
+    ids.extend(app.service.tokenize_conversation(&app.rules, &mut conversation).await?.0);
     Ok(ids)
 }

@@ -64,7 +64,7 @@ async fn conversation_ids(app: &Arc<App>, body: &Value) -> Result<Vec<u32>, Faul
         request.read_conversation(ToolCallRendering::Parsed, &app.rules.defaults.bounds)?;
     let mut conversation = chat::chat_conversation(app, &mut chat);
     conversation.bound = PromptLengthLimit::None;
-    Ok(app.service.tokenize_conversation(&app.rules, conversation).await?.0)
+    Ok(app.service.tokenize_conversation(&app.rules, &mut conversation).await?.0)
 }
 
 pub(super) async fn detokenize(State(app): State<Arc<App>>, received: RawRequest) -> SglangResult {

@@ -11,12 +11,12 @@ use serde_json::{Map, Value};
 use super::media::ConversationMedia;
 use super::schema;
 use super::truncation::PromptTruncation;
-use crate::dialect::RequestRules;
+use crate::dialect::{RequestRules, ServerDialect};
 use crate::generate::request::TokenizedPrompt;
 use crate::{DeferredRequestCheck, InferenceService, is_large_text, run_blocking_if_large};
 use vllm_sim_tokenizer::{
-    ChatMessage, ChatTemplateError, ChatTemplateInput, MessageContentPart, PlacedMediaItem,
-    SpecialTokenHandling, TemplateMessage,
+    ChatMessage, ChatTemplateError, ChatTemplateInput, MediaItem, MessageContentPart,
+    PlacedMediaItem, SpecialTokenHandling, TemplateMessage,
 };
 use vllm_sim_wire::openai::request_message::RequestMessage;
 use vllm_sim_wire::openai::validated_message::{ValidatedChatMessage, text_only_model_fault};
@@ -148,8 +148,8 @@ impl InferenceService {
             }
             PromptSource::Conversations(conversations) => {
                 let mut prompts = Vec::with_capacity(conversations.len());
-                for conversation in conversations {
-                    prompts.push(self.conversation_prompt(rules, conversation).await?);
+                for mut conversation in conversations {
+                    prompts.push(self.conversation_prompt(rules, &mut conversation).await?);
                 }
                 Ok(prompts)
             }
@@ -231,7 +231,7 @@ impl InferenceService {
     async fn conversation_prompt(
         self: &Arc<Self>,
         rules: &RequestRules,
-        mut conversation: Conversation,
+        conversation: &mut Conversation,
     ) -> Result<TokenizedPrompt, Fault> {
         let messages = &conversation.messages;
         let prompt = TokenizedPrompt {
@@ -266,46 +266,37 @@ impl InferenceService {
         Ok(TokenizedPrompt { tokens, media, ..prompt })
     }
 
-    /// Tokenizes a chat conversation with the chat template.
+    /// Tokenizes a chat conversation with the chat template. A large conversation is taken from the
+    /// argument, because it is tokenized on the blocking pool.
     ///
     /// # Errors
     /// Status 400 for unsupported media, a failing template, or a prompt that is too long.
     pub async fn tokenize_conversation(
         self: &Arc<Self>,
         rules: &RequestRules,
-        conversation: Conversation,
+        conversation: &mut Conversation,
     ) -> Result<(Vec<u32>, Vec<PlacedMediaItem>), Fault> {
         self.check_tokenizer_available()?;
         let (truncation, bound) = (conversation.truncation, conversation.bound);
         let size = conversation.messages.iter().map(RequestMessage::content_text_len).sum();
-        let (messages, mut found) = self.template_messages(rules, &conversation)?;
+        let (messages, mut found) = self.template_messages(rules, conversation)?;
         let marked = std::mem::take(&mut found.marked);
-        let checked = bound != PromptLengthLimit::None && truncation.keep.is_none();
-        let dialect = rules.dialect;
-        let encode = move |service: &Self, limits: &ServerLimits| {
-            let tokenizer = service.generator.tokenizer();
-            let text = service.render_template(&conversation, &messages)?;
-            if checked {
-                dialect.check_text_length(limits, &text, tokenizer.max_token_chars())?;
-            }
-            let special = conversation.add_special_tokens;
-            if marked.is_empty() {
-                return Ok::<_, Fault>((
-                    tokenizer.encode(&text, SpecialTokenHandling::from_bool(special)),
-                    Vec::new(),
-                ));
-            }
-            Ok(tokenizer.encode_text_with_media(
-                &text,
-                SpecialTokenHandling::from_bool(special),
-                &marked,
-            ))
-        };
         let (mut tokens, mut media) = match is_large_text(size) {
-            false => encode(self, &rules.limits)?,
+            false => self.encode_conversation(
+                &rules.limits,
+                rules.dialect,
+                conversation,
+                &messages,
+                &marked,
+            )?,
             true => {
-                let (service, limits) = (self.clone(), rules.limits.clone());
-                run_blocking_if_large(size, move || encode(&service, &limits)).await?
+                let (service, limits, dialect) =
+                    (self.clone(), rules.limits.clone(), rules.dialect);
+                let conversation = std::mem::take(conversation);
+                let encode = move || {
+                    service.encode_conversation(&limits, dialect, &conversation, &messages, &marked)
+                };
+                run_blocking_if_large(size, encode).await?
             }
         };
         if truncation.keep.is_some() {
@@ -320,6 +311,28 @@ impl InferenceService {
             media = found.place_media_over_tokens(tokens.len());
         }
         Ok((tokens, media))
+    }
+
+    /// Renders the chat template and encodes its text, whose media markers stand for the items
+    /// `marked`.
+    fn encode_conversation(
+        &self,
+        limits: &ServerLimits,
+        dialect: &dyn ServerDialect,
+        conversation: &Conversation,
+        messages: &[ChatMessage],
+        marked: &[MediaItem],
+    ) -> Result<(Vec<u32>, Vec<PlacedMediaItem>), Fault> {
+        let tokenizer = self.generator.tokenizer();
+        let text = self.render_template(conversation, messages)?;
+        if conversation.bound != PromptLengthLimit::None && conversation.truncation.keep.is_none() {
+            dialect.check_text_length(limits, &text, tokenizer.max_token_chars())?;
+        }
+        let special = SpecialTokenHandling::from_bool(conversation.add_special_tokens);
+        match marked {
+            [] => Ok((tokenizer.encode(&text, special), Vec::new())),
+            _ => Ok(tokenizer.encode_text_with_media(&text, special, marked)),
+        }
     }
 
     fn render_template(

@@ -234,8 +234,7 @@ impl<R: SchedulingRules> BatchScheduler<R> {
     /// Returns when the next lease or copy ends if no step runs. A dummy step of a data-parallel rank
     /// delays it, because vLLM's connector reports nothing with such a step.
     pub(super) fn next_transfer_end_while_idle(&self) -> Option<SimTime> {
-        let ends = [self.leases.next_lease_expiry(), self.next_host_copy_end()];
-        let end = ends.into_iter().flatten().min()?;
+        let end = SimTime::earliest([self.leases.next_lease_expiry(), self.next_host_copy_end()])?;
         Some(match self.config.lock_step {
             true => end.max(self.before_inputs.last_step),
             false => end,
