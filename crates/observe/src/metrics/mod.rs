@@ -119,7 +119,7 @@ impl Metrics {
         }
         let engines = (0..settings.engines.len())
             .map(|rank| Arc::new(EngineMetrics::new(&vecs, settings.clone(), rank)));
-        let own = SimulatorMetrics::new();
+        let own = SimulatorMetrics::new().expect("names and labels in the list are valid");
         Arc::new(Self {
             page: MetricsPage::new(settings.api_servers, exposed, own.clone()),
             engines: engines.collect(),
