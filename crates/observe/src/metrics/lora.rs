@@ -113,17 +113,11 @@ impl LoraObserver {
 
     fn update_exposed_adapter_lists(&mut self) {
         self.queued = false;
-        let mut lists = [String::new(), String::new()];
         let both = self.info.settings.compat != MetricsCompat::Llmd;
-        for (name, counts) in &self.adapters {
-            for (list, n) in lists.iter_mut().zip(counts) {
-                if both || *n > 0 {
-                    let comma = if list.is_empty() { "" } else { "," };
-                    list.extend([comma, name]);
-                }
-            }
-        }
-        let [running, waiting] = &lists;
+        let [running, waiting] = &[0, 1].map(|list| {
+            let listed = self.adapters.iter().filter(|(_, counts)| both || counts[list] > 0);
+            listed.map(|(name, _)| &**name).collect::<Vec<_>>().join(",")
+        });
         self.info.set_lora_series_value([running, waiting], self.info.current_unix_seconds());
     }
 
