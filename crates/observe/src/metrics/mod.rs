@@ -43,7 +43,6 @@ mod transfers;
 mod upstream;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use block_lifetime::KvBlockLifetimeObserver;
 pub use cache_config::cache_config_labels;
@@ -64,7 +63,6 @@ pub use crate::recent::{LatencyPercentiles, RecentLatencies};
 pub use crate::waveform::Waveform;
 
 use crate::imitated::create_own_metrics;
-use crate::recent::latency_percentiles;
 use engine::EngineMetricsObserver;
 use fake_state::FakeMetricsState;
 use families::{FAMILIES, Id};
@@ -93,7 +91,6 @@ pub struct Metrics {
     fake: Option<FakeMetricsState>,
     lora: Arc<LoraRequestsInfo>,
     imitated: Option<OwnMetrics>,
-    length: AtomicUsize,
     settings: Arc<MetricsSettings>,
 }
 
@@ -131,7 +128,6 @@ impl Metrics {
             lora,
             imitated,
             vecs,
-            length: AtomicUsize::new(0),
             settings: settings.clone(),
         })
     }
@@ -204,14 +200,8 @@ impl Metrics {
     /// Returns percentiles of recent latencies of all engines; `None` with fake metrics, which they
     /// would contradict.
     pub fn recent_latencies(&self) -> Option<RecentLatencies> {
-        if self.fake.is_some() {
-            return None;
-        }
-        let recent = || self.engines.iter().map(|engine| &engine.recent);
-        Some(RecentLatencies {
-            ttft: latency_percentiles(recent().map(|recent| &recent.ttft)),
-            itl: latency_percentiles(recent().map(|recent| &recent.itl)),
-        })
+        let recent: Vec<_> = self.engines.iter().map(|engine| &engine.recent).collect();
+        self.fake.is_none().then(|| RecentLatencies::of_engines(&recent))
     }
 
     /// Appends the text of `/metrics` for this Unix time, in seconds.
@@ -222,9 +212,8 @@ impl Metrics {
         if let Some(process) = &self.process {
             process.refresh_process_metrics(&self.server, now_unix);
         }
-        let before = out.len();
-        out.reserve(self.length.load(Ordering::Relaxed) + 1024);
+        // The page of one engine has 50 kB.
+        out.reserve(64_000);
         self.page.write_metrics_page(out);
-        self.length.store(out.len() - before, Ordering::Relaxed);
     }
 }
