@@ -22,7 +22,6 @@ mod cache_config;
 pub(crate) mod cell;
 mod engine;
 mod fake;
-mod fake_state;
 pub(crate) mod families;
 pub(crate) mod family;
 mod frontend;
@@ -47,14 +46,14 @@ use std::sync::Arc;
 pub use block_lifetime::KvBlockLifetimeObserver;
 pub use cache_config::cache_config_labels;
 pub use engine::{EngineFeatures, EngineMetrics, SleepState};
-pub use fake::{FakeMetrics, FakeMetricsDisabled};
+pub use fake::FakeMetricsDisabled;
 pub use frontend::{AdminOperation, RejectionReason, ToolParserApi, ToolParserMode};
 pub use http::{HttpHandlerId, HttpMetrics};
 pub use mfu::MfuObserver;
 pub use resident_adapters::LoraSlotCounts;
 pub use settings::{
-    ApiServerCount, CpuOffloadInfo, MetricsCompat, MetricsSettings, PreviewedMetricFamilies,
-    UnixClock,
+    ApiServerCount, CpuOffloadInfo, FakeMetrics, MetricsCompat, MetricsSettings,
+    PreviewedMetricFamilies, UnixClock,
 };
 pub use transfers::NixlTransferMetricParams;
 
@@ -64,7 +63,7 @@ pub use crate::waveform::Waveform;
 
 use crate::imitated::create_own_metrics;
 use engine::EngineMetricsObserver;
-use fake_state::FakeMetricsState;
+use fake::FakeMetricsState;
 use families::{FAMILIES, Id};
 use family::Topic;
 use lora::{LoraObserver, LoraRequestsInfo};
@@ -111,9 +110,6 @@ impl Metrics {
         let fake = settings.fake.as_ref();
         let fake = fake.map(|fake| FakeMetricsState::new(fake, settings, &mut vecs));
         let lora = Arc::new(LoraRequestsInfo::new(settings.clone(), &vecs));
-        if fake.is_none() {
-            lora.reset_for_restart();
-        }
         let engines = (0..settings.engines.len())
             .map(|rank| Arc::new(EngineMetrics::new(&vecs, settings.clone(), rank)));
         let own = SimulatorMetrics::new().expect("names and labels in the list are valid");
@@ -191,7 +187,7 @@ impl Metrics {
         let imitated = self.imitated.iter().flat_map(|imitated| imitated.vecs());
         self.vecs.iter().chain(imitated).for_each(|vec| vec.reset_for_restart(now));
         self.engines.iter().for_each(|engine| engine.recent.clear_engine_samples());
-        self.lora.reset_for_restart();
+        self.lora.replace_lora_series(&[]);
         if let Some(process) = &self.process {
             process.record_restart(now);
         }
