@@ -5,7 +5,7 @@ use std::sync::Arc;
 use prometheus::proto::MetricType;
 
 use super::families::Id;
-use super::number::format_prometheus_float;
+use super::number::push_prometheus_float;
 use super::settings::{ApiServerCount, MetricsCompat, MetricsSettings};
 use super::upstream::{OLDER_HELP, SINCE};
 use crate::release::first_vllm_release_of;
@@ -231,7 +231,8 @@ impl Family {
             && self.when_empty == EmptyFamilyRendering::Header;
         let bounds = self.bucket_bounds(settings);
         let texts = bounds.iter().map(|bound| {
-            let text = format_prometheus_float(*bound);
+            let mut text = String::new();
+            push_prometheus_float(&mut text, *bound);
             let bound = text.strip_suffix(".0").filter(|_| whole).unwrap_or(&text);
             format!("le=\"{bound}\"")
         });
