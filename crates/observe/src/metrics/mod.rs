@@ -65,7 +65,6 @@ use crate::imitated::create_own_metrics;
 use engine::EngineMetricsObserver;
 use fake::FakeMetricsState;
 use families::{FAMILIES, Id};
-use family::Topic;
 use lora::{LoraObserver, LoraRequestsInfo};
 use own::SimulatorMetrics;
 use page::MetricsPage;
@@ -102,10 +101,10 @@ impl Metrics {
         let mut exposed = vecs.clone();
         exposed.retain(|vec| vec.family.is_exposed(settings));
         if let Some(imitated) = &imitated {
-            exposed.retain(|vec| vec.family.topic == Topic::Own);
+            exposed.retain(|vec| vec.family.is_own());
             exposed.splice(..0, imitated.vecs().iter().cloned());
         } else if settings.api_servers == ApiServerCount::Several {
-            exposed.sort_by_key(|vec| vec.family.group);
+            exposed.sort_by_key(|vec| vec.family.type_position());
         }
         let fake = settings.fake.as_ref();
         let fake = fake.map(|fake| FakeMetricsState::new(fake, settings, &mut vecs));

@@ -142,10 +142,10 @@ impl MetricCellVec {
         let (mut owners, mut series) = (Vec::<Arc<[MetricCell]>>::new(), Vec::new());
         for owner in 0..count {
             let labels = family.labels_of_owner(settings, owner);
-            let cells = match family.alias {
-                Some(id) => others[id as usize].owners[owner].clone(),
-                None => (0..labels.len()).map(new_cell).collect(),
-            };
+            let mut shared =
+                family.alias.iter().map(|id| others[*id as usize].owners[owner].clone());
+            let cells = shared.next().unwrap_or_else(|| (0..labels.len()).map(new_cell).collect());
+            let divisors = shared.next();
             for (index, labels) in labels.into_iter().enumerate() {
                 let position = match family.by_engine {
                     true => owner * cells.len() + index,
@@ -155,7 +155,7 @@ impl MetricCellVec {
                     position: position as i64,
                     labels: label_pairs(labels),
                     cells: (cells.clone(), index),
-                    divisors: family.divisor.map(|id| others[id as usize].owners[owner].clone()),
+                    divisors: divisors.clone(),
                 }));
             }
             owners.push(cells);
