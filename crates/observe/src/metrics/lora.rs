@@ -52,7 +52,7 @@ impl LoraRequestsInfo {
         let max_lora = self.settings.lora.unwrap_or(1).to_string();
         let series = self.cell_vec.with_label_values(&[&max_lora, running, waiting], 0.0);
         series.set(value);
-        let all = self.cell_vec.series();
+        let all = self.cell_vec.series.load();
         if all.len() > MAX_SERIES {
             let others = all.iter().filter(|other| !Arc::ptr_eq(other, &series));
             let oldest =
@@ -207,7 +207,7 @@ mod tests {
 
     /// Returns the label values and the value of each series.
     fn text(info: &LoraRequestsInfo) -> Vec<String> {
-        let mut series = info.cell_vec.series().to_vec();
+        let mut series = info.cell_vec.series.load().to_vec();
         series.sort_by_key(|series| series.position);
         let lines = series.iter().map(|series| {
             let labels: Vec<_> = series.label_values().collect();
@@ -272,7 +272,7 @@ mod tests {
             }
         });
         info.set_lora_series_value(["a", "last"], 1e9);
-        let series = info.cell_vec.series();
+        let series = info.cell_vec.series.load();
         assert!((MAX_SERIES - 2..=MAX_SERIES + 1).contains(&series.len()), "{}", series.len());
         assert!(series.iter().all(|series| series.created_unix_seconds().is_some()));
         assert!(series.iter().any(|series| series.get() == 1e9));

@@ -102,7 +102,7 @@ pub(crate) struct MetricCellVec {
     /// the server.
     owners: Vec<Arc<[MetricCell]>>,
     /// Current series, sorted by the values of their labels, as [`prometheus::Registry`] does.
-    series: ArcSwap<Vec<Arc<MetricSeries>>>,
+    pub(super) series: ArcSwap<Vec<Arc<MetricSeries>>>,
 }
 
 impl MetricCellVec {
@@ -173,11 +173,6 @@ impl MetricCellVec {
             owners,
             series: ArcSwap::from_pointee(series),
         }
-    }
-
-    /// Returns the current list of the metric family's series.
-    pub(super) fn series(&self) -> Arc<Vec<Arc<MetricSeries>>> {
-        self.series.load_full()
     }
 
     /// Returns the metric series with the given label values, which are sorted by label name; adds
