@@ -62,7 +62,6 @@ pub(super) struct FakeMetricsState {
     /// Values of the metrics on `/metrics`, one set per engine.
     engines: Vec<MetricCells>,
     lora: LoraRequestsInfo,
-    /// Interval at which gauges that are functions of time change.
     refresh: Duration,
     /// Functions of time of the [`KEYS`], each with the Unix time at which it was set, in seconds.
     waveforms: Mutex<[Option<(Waveform, f64)>; KEYS.len()]>,
