@@ -28,6 +28,15 @@ pub struct RecentLatencies {
     pub itl: Option<LatencyPercentiles>,
 }
 
+impl RecentLatencies {
+    pub(crate) fn of_engines(engines: &[&RecentEngineSamples]) -> Self {
+        Self {
+            ttft: latency_percentiles(engines.iter().map(|engine| &engine.ttft)),
+            itl: latency_percentiles(engines.iter().map(|engine| &engine.itl)),
+        }
+    }
+}
+
 /// Newest latencies and cache lookups of one engine.
 ///
 /// Lookups are those of the newest requests, as vLLM's log counts them.
@@ -100,7 +109,7 @@ impl<const N: usize> LatencyRingBuffer<N> {
     }
 }
 
-pub(crate) fn latency_percentiles<'a, const N: usize>(
+fn latency_percentiles<'a, const N: usize>(
     rings: impl Iterator<Item = &'a LatencyRingBuffer<N>>,
 ) -> Option<LatencyPercentiles> {
     let entries = rings.flat_map(LatencyRingBuffer::read).filter(|(_, times)| *times > 0);

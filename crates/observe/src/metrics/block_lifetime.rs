@@ -21,12 +21,8 @@ pub struct KvBlockLifetimeObserver {
     /// Number of prefix-cache blocks stored so far; it alone determines the sample, so that runs
     /// are reproducible.
     stored: u64,
-    lives: HashMap<BlockKey, BlockLife>,
-}
-
-struct BlockLife {
-    born: SimTime,
-    accesses: VecDeque<SimTime>,
+    /// Sampled blocks in the cache: when each was stored, and its newest accesses.
+    lives: HashMap<BlockKey, (SimTime, VecDeque<SimTime>)>,
 }
 
 impl KvBlockLifetimeObserver {
@@ -40,17 +36,17 @@ impl KvBlockLifetimeObserver {
         self.stored += 1;
         let drawn = mix_u64_pair(0x000b_10c5, self.stored) >> 11;
         if (drawn as f64) < self.share * (1u64 << 53) as f64 {
-            self.lives.insert(key, BlockLife { born: at, accesses: VecDeque::new() });
+            self.lives.insert(key, (at, VecDeque::new()));
         }
     }
 
     fn end(&mut self, at: SimTime, key: BlockKey) {
-        let Some(life) = self.lives.remove(&key) else { return };
+        let Some((stored, accesses)) = self.lives.remove(&key) else { return };
         let cells = &self.metrics.cells;
-        cells[Id::BlockLifetime].observe((at - life.born).as_secs_f64());
-        let used = *life.accesses.back().unwrap_or(&life.born);
+        cells[Id::BlockLifetime].observe((at - stored).as_secs_f64());
+        let used = *accesses.back().unwrap_or(&stored);
         cells[Id::BlockIdle].observe((at - used).as_secs_f64());
-        for (before, after) in life.accesses.iter().zip(life.accesses.iter().skip(1)) {
+        for (before, after) in accesses.iter().zip(accesses.iter().skip(1)) {
             cells[Id::BlockReuseGap].observe((*after - *before).as_secs_f64());
         }
     }
@@ -69,10 +65,10 @@ impl EngineObserver for KvBlockLifetimeObserver {
         };
         let hit = cached / plan.block_size.max(1);
         for key in plan.keys.iter().take(hit as usize) {
-            if let Some(life) = self.lives.get_mut(key) {
-                life.accesses.push_back(at);
-                if life.accesses.len() > REMEMBERED {
-                    life.accesses.pop_front();
+            if let Some((_, accesses)) = self.lives.get_mut(key) {
+                accesses.push_back(at);
+                if accesses.len() > REMEMBERED {
+                    accesses.pop_front();
                 }
             }
         }

@@ -105,14 +105,8 @@ impl MetricCell {
         }
     }
 
-    pub(crate) fn hide_metric_series(&self) {
-        self.created.set(0.0);
-    }
-
-    /// Zeroes the metric series, with the given Unix time as its creation time; zero hides the
-    /// series.
-    pub(crate) fn reset_metric_series(&self, created_unix: f64) {
-        self.replace_bucket_counts(&[]);
+    /// Sets the creation time of the metric series, in Unix seconds; zero hides the series.
+    pub(crate) fn set_creation_time(&self, created_unix: f64) {
         self.created.set(created_unix);
     }
 

@@ -183,18 +183,6 @@ impl EngineMetricsObserver {
         self.metrics.cells[Id::IterationTokens].observe_as_sole_metric_writer(tokens, times);
     }
 
-    /// Counts a verification of a sequence's draft tokens.
-    fn count_drafts(&self, proposed: u32, accepted: u32) {
-        let cells = &self.metrics.cells;
-        cells[Id::Drafts].add_as_sole_metric_writer(1);
-        cells[Id::DraftTokens].add_as_sole_metric_writer(proposed);
-        cells[Id::AcceptedTokens].add_as_sole_metric_writer(accepted);
-        let positions = cells.series_cells(Id::AcceptedTokensPerPos);
-        for position in positions.iter().take(accepted as usize) {
-            position.add_as_sole_metric_writer(1);
-        }
-    }
-
     /// Counts an ended sequence under its finish reason; each choice of a request is a sequence.
     fn count_end(&self, end: SequenceEndReason, record: &SequenceRecord) {
         let cells = &self.metrics.cells;
@@ -294,7 +282,13 @@ impl EngineObserver for EngineMetricsObserver {
                 log_kv_load_failure(&record.request_id, *tokens, *policy);
             }
             SchedulerEvent::Drafts { proposed, accepted, .. } => {
-                self.count_drafts(*proposed, *accepted);
+                cells[Id::Drafts].add_as_sole_metric_writer(1);
+                cells[Id::DraftTokens].add_as_sole_metric_writer(*proposed);
+                cells[Id::AcceptedTokens].add_as_sole_metric_writer(*accepted);
+                let positions = cells.series_cells(Id::AcceptedTokensPerPos);
+                for position in positions.iter().take(*accepted as usize) {
+                    position.add_as_sole_metric_writer(1);
+                }
             }
             SchedulerEvent::Preempted { .. } => cells[Id::Preemptions].add_as_sole_metric_writer(1),
             SchedulerEvent::Ended { end, .. } => self.count_end(*end, record),

@@ -5,28 +5,13 @@ use std::sync::Arc;
 use prometheus::proto::MetricType;
 
 use super::families::Id;
-use super::number::format_prometheus_float;
+use super::number::push_prometheus_float;
 use super::settings::{ApiServerCount, MetricsCompat, MetricsSettings};
 use super::upstream::{OLDER_HELP, SINCE};
 use crate::release::first_vllm_release_of;
 
 /// Names and values of a metric series' labels.
 pub(crate) type MetricLabels = Vec<(String, String)>;
-
-/// Topic of a metric family; the families of a topic have one Prometheus collector.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Topic {
-    Process,
-    Engine,
-    Requests,
-    Cache,
-    Adapters,
-    Transfers,
-    Speculation,
-    Http,
-    /// Metric families of vllm-sim itself.
-    Own,
-}
 
 /// Upper bounds of a histogram family's buckets, without `+Inf`.
 #[derive(Debug, Clone, Copy)]
@@ -37,39 +22,18 @@ pub(crate) enum Buckets {
     Tokens,
 }
 
-/// Appearance on `/metrics` of a metric family that has no series.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum EmptyFamilyRendering {
-    /// A metric family without series has HELP and TYPE lines, also for its `_created` family.
-    Header,
-    /// A metric family without series has HELP and TYPE lines if there is one API server.
-    HeaderOfOneServer,
-    Absent,
-}
-
-/// Position of a metric family on `/metrics` if there are several API servers; families are sorted
-/// by group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum MetricPageGroup {
-    Counter,
-    Gauge,
-    Histogram,
-    /// Group of the gauges that are summed over processes. Their files in Prometheus' multiprocess
-    /// mode sort after those of histograms.
-    SummedGauge,
-    Summary,
-}
-
 /// Declaration of one metric family. Names of counters include `_total`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Family {
-    pub(crate) topic: Topic,
+    /// Name of the family's group in the list. Families of the same topic have one Prometheus collector.
+    pub(crate) topic: &'static str,
     /// Condition on the settings under which the imitated server exposes the metric family.
     pub(crate) when: fn(&MetricsSettings) -> bool,
     pub(crate) name: &'static str,
     pub(crate) help: &'static str,
     pub(crate) kind: MetricType,
-    pub(crate) group: MetricPageGroup,
+    /// Whether vLLM adds up the values of a gauge over its processes.
+    pub(crate) summed: bool,
     /// Names of the metric family's labels, sorted. A family with the label `engine` or `tp_rank`
     /// has series of each engine, others have series of the server.
     pub(crate) labels: &'static [&'static str],
@@ -77,16 +41,14 @@ pub(crate) struct Family {
     /// Values of the metric family's labels: each combination is a series, and the last label
     /// varies fastest. Values of other labels, such as `model_name`, come from the settings.
     pub(crate) values: &'static [&'static [&'static str]],
-    /// Whether series are added to the metric family when they are first used.
+    /// Whether series are added to the metric family when they are first used. Without series, such a
+    /// family has HELP and TYPE lines only if there is one API server, and its `_created` has none.
     pub(crate) added: bool,
     /// Returns further labels of the series in a metric family whose value is always 1.
     pub(crate) info: Option<fn(&MetricsSettings) -> MetricLabels>,
     /// Whether the metric family's series of one engine are adjacent; else engines vary fastest, as
     /// in vLLM.
     pub(crate) by_engine: bool,
-    /// Whether creation times of the series are exposed in a family `_created`, if there is one API
-    /// server.
-    pub(crate) created: bool,
     /// Index of the metric family's first hidden series; series from this index on appear at first
     /// use.
     pub(crate) hidden_from: usize,
@@ -96,12 +58,11 @@ pub(crate) struct Family {
     /// prometheus_client shows the most recent value among processes, and a gauge that was never
     /// set has none.
     pub(crate) hidden_until_step: bool,
-    pub(crate) when_empty: EmptyFamilyRendering,
+    /// Whether the metric family has no HELP and TYPE lines while it has no series.
+    pub(crate) absent_when_empty: bool,
     /// Other metric family of the engine whose values this family exposes too, under the name of
-    /// this family.
-    pub(crate) alias: Option<Id>,
-    /// Metric family with the divisors of this family's values; a divisor below 1 counts as 1.
-    pub(crate) divisor: Option<Id>,
+    /// this family. Values of a second one divide them; a divisor below 1 counts as 1.
+    pub(crate) alias: &'static [Id],
 }
 
 /// Returns a metric family whose series exist from the start.
@@ -113,41 +74,48 @@ pub(crate) const fn family(
     help: &'static str,
 ) -> Family {
     Family {
-        topic: Topic::Own,
+        topic: "",
         when: |_| true,
         name,
         help,
         kind,
-        group: match kind {
-            MetricType::COUNTER => MetricPageGroup::Counter,
-            MetricType::HISTOGRAM => MetricPageGroup::Histogram,
-            MetricType::SUMMARY => MetricPageGroup::Summary,
-            _ => MetricPageGroup::Gauge,
-        },
+        summed: false,
         labels,
         buckets,
         values: &[],
         added: false,
         info: None,
         by_engine: false,
-        created: !matches!(kind, MetricType::GAUGE),
         hidden_from: usize::MAX,
         hidden_until_step: false,
-        when_empty: EmptyFamilyRendering::Header,
-        alias: None,
-        divisor: None,
+        absent_when_empty: false,
+        alias: &[],
     }
 }
 
 impl Family {
-    /// Returns the metric family with the topic of a group, and the condition to expose the group.
-    pub(crate) const fn in_group(self, topic: Topic, when: fn(&MetricsSettings) -> bool) -> Self {
-        Self { topic, when, ..self }
-    }
-
     /// Returns whether the imitated server exposes the metric family with these settings.
     pub(crate) fn is_exposed(&self, settings: &MetricsSettings) -> bool {
         first_vllm_release_of(SINCE, self.name) <= settings.version && (self.when)(settings)
+    }
+
+    /// Returns whether the metric family is one of vllm-sim itself.
+    pub(crate) fn is_own(&self) -> bool {
+        self.topic == "Own"
+    }
+
+    /// Returns the position of the metric family's type on `/metrics` if there are several API servers.
+    pub(crate) fn type_position(&self) -> u8 {
+        match self.kind {
+            // The scenario phase is next to the injected faults.
+            _ if self.is_own() => 0,
+            MetricType::COUNTER => 0,
+            MetricType::HISTOGRAM => 2,
+            // Files of summed gauges sort after those of histograms in Prometheus' multiprocess mode.
+            MetricType::GAUGE if self.summed => 3,
+            MetricType::GAUGE => 1,
+            _ => 4,
+        }
     }
 
     /// Returns the HELP text of the metric family in the imitated release.
@@ -178,12 +146,17 @@ impl Family {
         }
     }
 
-    /// Returns the name of the family with the series' creation times, `_created`; a counter's name
-    /// loses its `_total`.
+    /// Returns the name of the family with the series' creation times, `_created`, if there is one API
+    /// server; a counter's name loses its `_total`. Gauges have no such family. Neither have deprecated
+    /// names, and counters that describe the process or the simulator itself.
     pub(crate) fn creation_time_family_name(&self, settings: &MetricsSettings) -> Option<String> {
         let is_counter = self.kind == MetricType::COUNTER;
         let base = self.name.strip_suffix("_total").filter(|_| is_counter).unwrap_or(self.name);
-        let has_times = self.created && settings.api_servers == ApiServerCount::One;
+        let has_times = settings.api_servers == ApiServerCount::One
+            && self.kind != MetricType::GAUGE
+            && self.alias.is_empty()
+            && self.topic != "Process"
+            && !self.is_own();
         has_times.then(|| format!("{base}_created"))
     }
 
@@ -227,11 +200,11 @@ impl Family {
     /// Whole-number bounds are formatted as in Python (`1.0`); with llm-d's rules as in Go (`1`), in
     /// families that exist from the start.
     pub(crate) fn bucket_labels(&self, settings: &MetricsSettings) -> Vec<String> {
-        let whole = settings.compat == MetricsCompat::Llmd
-            && self.when_empty == EmptyFamilyRendering::Header;
+        let whole = settings.compat == MetricsCompat::Llmd && !self.added;
         let bounds = self.bucket_bounds(settings);
         let texts = bounds.iter().map(|bound| {
-            let text = format_prometheus_float(*bound);
+            let mut text = String::new();
+            push_prometheus_float(&mut text, *bound);
             let bound = text.strip_suffix(".0").filter(|_| whole).unwrap_or(&text);
             format!("le=\"{bound}\"")
         });

@@ -31,25 +31,28 @@ pub(super) struct LoraRequestsInfo {
 }
 
 impl LoraRequestsInfo {
+    /// Exposes the series of a server without requests for adapters.
     pub(super) fn new(settings: Arc<MetricsSettings>, vecs: &[Arc<MetricCellVec>]) -> Self {
-        Self { cell_vec: vecs[Id::LoraRequests as usize].clone(), settings }
+        let info = Self { cell_vec: vecs[Id::LoraRequests as usize].clone(), settings };
+        info.replace_lora_series(&[]);
+        info
     }
 
-    /// Returns the current Unix time as the value of a series; for llm-d's simulator, in whole
-    /// seconds.
+    /// Returns the current Unix time as the value of a series; for llm-d's simulator, and with fake
+    /// metrics, in whole seconds.
     fn current_unix_seconds(&self) -> f64 {
-        let unix = (self.settings.clock.0)();
-        if self.settings.compat == MetricsCompat::Llmd { unix.trunc() } else { unix }
+        let MetricsSettings { clock, compat, fake, .. } = &*self.settings;
+        let unix = (clock.0)();
+        if *compat == MetricsCompat::Llmd || fake.is_some() { unix.trunc() } else { unix }
     }
 
     /// Sets the value of the series that has the given lists of running and waiting adapters as
     /// labels; adds the series if there is none.
     fn set_lora_series_value(&self, [running, waiting]: [&str; 2], value: f64) {
-        // Shown only when it is added: another engine may just have removed it.
         let max_lora = self.settings.lora.unwrap_or(1).to_string();
         let series = self.cell_vec.with_label_values(&[&max_lora, running, waiting], 0.0);
         series.set(value);
-        let all = self.cell_vec.series();
+        let all = self.cell_vec.series.load();
         if all.len() > MAX_SERIES {
             let others = all.iter().filter(|other| !Arc::ptr_eq(other, &series));
             let oldest =
@@ -59,18 +62,16 @@ impl LoraRequestsInfo {
     }
 
     /// Replaces all series of `vllm:lora_requests_info` by the given ones: running adapters,
-    /// waiting adapters, value.
+    /// waiting adapters, value. Without any, the single series is that of a server without requests
+    /// for adapters.
     pub(super) fn replace_lora_series(&self, series: &[([&str; 2], f64)]) {
         self.cell_vec.retain_series(|_| false);
         for (lists, value) in series {
             self.set_lora_series_value(*lists, *value);
         }
-    }
-
-    /// Replaces all series of `vllm:lora_requests_info` by the single series of a server without
-    /// requests for adapters.
-    pub(super) fn reset_for_restart(&self) {
-        self.replace_lora_series(&[(["", ""], self.current_unix_seconds())]);
+        if series.is_empty() {
+            self.set_lora_series_value(["", ""], self.current_unix_seconds());
+        }
     }
 }
 
@@ -113,17 +114,11 @@ impl LoraObserver {
 
     fn update_exposed_adapter_lists(&mut self) {
         self.queued = false;
-        let mut lists = [String::new(), String::new()];
         let both = self.info.settings.compat != MetricsCompat::Llmd;
-        for (name, counts) in &self.adapters {
-            for (list, n) in lists.iter_mut().zip(counts) {
-                if both || *n > 0 {
-                    let comma = if list.is_empty() { "" } else { "," };
-                    list.extend([comma, name]);
-                }
-            }
-        }
-        let [running, waiting] = &lists;
+        let [running, waiting] = &[0, 1].map(|list| {
+            let listed = self.adapters.iter().filter(|(_, counts)| both || counts[list] > 0);
+            listed.map(|(name, _)| &**name).collect::<Vec<_>>().join(",")
+        });
         self.info.set_lora_series_value([running, waiting], self.info.current_unix_seconds());
     }
 
@@ -208,7 +203,7 @@ mod tests {
 
     /// Returns the label values and the value of each series.
     fn text(info: &LoraRequestsInfo) -> Vec<String> {
-        let mut series = info.cell_vec.series().to_vec();
+        let mut series = info.cell_vec.series.load().to_vec();
         series.sort_by_key(|series| series.position);
         let lines = series.iter().map(|series| {
             let labels: Vec<_> = series.label_values().collect();
@@ -225,11 +220,11 @@ mod tests {
     fn vllm_lists_an_adapter_with_a_request_twice_and_keeps_old_series() {
         let info = info(2, MetricsCompat::Vllm);
         let mut observer = LoraObserver::new(info.clone(), None);
-        assert!(text(&info).is_empty());
+        assert_eq!(text(&info), ["2 |  |  10.5"]);
         count(&mut observer, "sql-lora", 1, 0);
         count(&mut observer, "sql-lora", -1, 0);
         count(&mut observer, "sql-lora", 0, 1);
-        assert_eq!(text(&info), ["2 | sql-lora | sql-lora 10.5", "2 |  |  10.5"]);
+        assert_eq!(text(&info), ["2 |  |  10.5", "2 | sql-lora | sql-lora 10.5"]);
     }
 
     #[test]
@@ -238,7 +233,7 @@ mod tests {
         let mut observer = LoraObserver::new(info.clone(), None);
         observer.change_adapter_sequence_counts(&"a".into(), [2, 0]);
         count(&mut observer, "b", 1, 3);
-        assert_eq!(text(&info), ["1 | a,b | b 10.0"]);
+        assert_eq!(text(&info), ["1 |  |  10.0", "1 | a,b | b 10.0"]);
     }
 
     #[test]
@@ -273,7 +268,7 @@ mod tests {
             }
         });
         info.set_lora_series_value(["a", "last"], 1e9);
-        let series = info.cell_vec.series();
+        let series = info.cell_vec.series.load();
         assert!((MAX_SERIES - 2..=MAX_SERIES + 1).contains(&series.len()), "{}", series.len());
         assert!(series.iter().all(|series| series.created_unix_seconds().is_some()));
         assert!(series.iter().any(|series| series.get() == 1e9));

@@ -27,11 +27,10 @@ impl MfuObserver {
     fn flush(&mut self, times: u32) {
         let load = std::mem::take(&mut self.load);
         if load.computed_tokens() > 0.0 {
-            let ids = [Id::Flops, Id::ReadBytes, Id::WriteBytes];
             let work = self.model.step_flops_read_written_bytes(&load);
-            ids.iter()
-                .zip(work)
-                .for_each(|(id, n)| self.metrics.cells[*id].add(n * f64::from(times)));
+            for (id, n) in [Id::Flops, Id::ReadBytes, Id::WriteBytes].into_iter().zip(work) {
+                self.metrics.cells[id].add(n * f64::from(times));
+            }
         }
     }
 }

@@ -22,7 +22,6 @@ mod cache_config;
 pub(crate) mod cell;
 mod engine;
 mod fake;
-mod fake_state;
 pub(crate) mod families;
 pub(crate) mod family;
 mod frontend;
@@ -43,19 +42,18 @@ mod transfers;
 mod upstream;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub use block_lifetime::KvBlockLifetimeObserver;
 pub use cache_config::cache_config_labels;
 pub use engine::{EngineFeatures, EngineMetrics, SleepState};
-pub use fake::{FakeMetrics, FakeMetricsDisabled};
+pub use fake::FakeMetricsDisabled;
 pub use frontend::{AdminOperation, RejectionReason, ToolParserApi, ToolParserMode};
 pub use http::{HttpHandlerId, HttpMetrics};
 pub use mfu::MfuObserver;
 pub use resident_adapters::LoraSlotCounts;
 pub use settings::{
-    ApiServerCount, CpuOffloadInfo, MetricsCompat, MetricsSettings, PreviewedMetricFamilies,
-    UnixClock,
+    ApiServerCount, CpuOffloadInfo, FakeMetrics, MetricsCompat, MetricsSettings,
+    PreviewedMetricFamilies, UnixClock,
 };
 pub use transfers::NixlTransferMetricParams;
 
@@ -64,11 +62,9 @@ pub use crate::recent::{LatencyPercentiles, RecentLatencies};
 pub use crate::waveform::Waveform;
 
 use crate::imitated::create_own_metrics;
-use crate::recent::latency_percentiles;
 use engine::EngineMetricsObserver;
-use fake_state::FakeMetricsState;
+use fake::FakeMetricsState;
 use families::{FAMILIES, Id};
-use family::Topic;
 use lora::{LoraObserver, LoraRequestsInfo};
 use own::SimulatorMetrics;
 use page::MetricsPage;
@@ -93,7 +89,6 @@ pub struct Metrics {
     fake: Option<FakeMetricsState>,
     lora: Arc<LoraRequestsInfo>,
     imitated: Option<OwnMetrics>,
-    length: AtomicUsize,
     settings: Arc<MetricsSettings>,
 }
 
@@ -106,20 +101,17 @@ impl Metrics {
         let mut exposed = vecs.clone();
         exposed.retain(|vec| vec.family.is_exposed(settings));
         if let Some(imitated) = &imitated {
-            exposed.retain(|vec| vec.family.topic == Topic::Own);
+            exposed.retain(|vec| vec.family.is_own());
             exposed.splice(..0, imitated.vecs().iter().cloned());
         } else if settings.api_servers == ApiServerCount::Several {
-            exposed.sort_by_key(|vec| vec.family.group);
+            exposed.sort_by_key(|vec| vec.family.type_position());
         }
         let fake = settings.fake.as_ref();
         let fake = fake.map(|fake| FakeMetricsState::new(fake, settings, &mut vecs));
         let lora = Arc::new(LoraRequestsInfo::new(settings.clone(), &vecs));
-        if fake.is_none() {
-            lora.reset_for_restart();
-        }
         let engines = (0..settings.engines.len())
             .map(|rank| Arc::new(EngineMetrics::new(&vecs, settings.clone(), rank)));
-        let own = SimulatorMetrics::new();
+        let own = SimulatorMetrics::new().expect("names and labels in the list are valid");
         Arc::new(Self {
             page: MetricsPage::new(settings.api_servers, exposed, own.clone()),
             engines: engines.collect(),
@@ -131,7 +123,6 @@ impl Metrics {
             lora,
             imitated,
             vecs,
-            length: AtomicUsize::new(0),
             settings: settings.clone(),
         })
     }
@@ -195,7 +186,7 @@ impl Metrics {
         let imitated = self.imitated.iter().flat_map(|imitated| imitated.vecs());
         self.vecs.iter().chain(imitated).for_each(|vec| vec.reset_for_restart(now));
         self.engines.iter().for_each(|engine| engine.recent.clear_engine_samples());
-        self.lora.reset_for_restart();
+        self.lora.replace_lora_series(&[]);
         if let Some(process) = &self.process {
             process.record_restart(now);
         }
@@ -204,14 +195,8 @@ impl Metrics {
     /// Returns percentiles of recent latencies of all engines; `None` with fake metrics, which they
     /// would contradict.
     pub fn recent_latencies(&self) -> Option<RecentLatencies> {
-        if self.fake.is_some() {
-            return None;
-        }
-        let recent = || self.engines.iter().map(|engine| &engine.recent);
-        Some(RecentLatencies {
-            ttft: latency_percentiles(recent().map(|recent| &recent.ttft)),
-            itl: latency_percentiles(recent().map(|recent| &recent.itl)),
-        })
+        let recent: Vec<_> = self.engines.iter().map(|engine| &engine.recent).collect();
+        self.fake.is_none().then(|| RecentLatencies::of_engines(&recent))
     }
 
     /// Appends the text of `/metrics` for this Unix time, in seconds.
@@ -222,9 +207,8 @@ impl Metrics {
         if let Some(process) = &self.process {
             process.refresh_process_metrics(&self.server, now_unix);
         }
-        let before = out.len();
-        out.reserve(self.length.load(Ordering::Relaxed) + 1024);
+        // The page of one engine has 50 kB.
+        out.reserve(64_000);
         self.page.write_metrics_page(out);
-        self.length.store(out.len() - before, Ordering::Relaxed);
     }
 }

@@ -17,14 +17,12 @@ pub(super) struct SimulatorMetrics {
 }
 
 impl SimulatorMetrics {
-    pub(super) fn new() -> Self {
-        const CONSTANT: &str = "names and labels in the list are valid";
+    pub(super) fn new() -> prometheus::Result<Self> {
         let [faults, phase] = [Id::Faults, Id::ScenarioPhase].map(Id::family);
-        let [for_faults, for_phase] = [faults, phase].map(|one| Opts::new(one.name, one.help));
-        Self {
-            faults: IntCounterVec::new(for_faults, faults.labels).expect(CONSTANT),
-            phase: IntGaugeVec::new(for_phase, phase.labels).expect(CONSTANT),
-        }
+        Ok(Self {
+            faults: IntCounterVec::new(Opts::new(faults.name, faults.help), faults.labels)?,
+            phase: IntGaugeVec::new(Opts::new(phase.name, phase.help), phase.labels)?,
+        })
     }
 }
 
@@ -47,13 +45,12 @@ impl Metrics {
 
 impl Collector for SimulatorMetrics {
     fn desc(&self) -> Vec<&Desc> {
-        self.faults.desc().into_iter().chain(self.phase.desc()).collect()
+        [self.faults.desc(), self.phase.desc()].concat()
     }
 
     /// Returns the metric families of vllm-sim itself, with series sorted by kind, scenario and phase.
     fn collect(&self) -> Vec<MetricFamily> {
-        let mut families = self.faults.collect();
-        families.append(&mut self.phase.collect());
+        let mut families = [self.faults.collect(), self.phase.collect()].concat();
         for family in &mut families {
             let metrics = family.mut_metric();
             // Labels are sorted by name: kind, phase and scenario.

@@ -15,8 +15,7 @@ use prometheus::Registry;
 use prometheus::core::Collector;
 use prometheus::proto::{Metric, MetricType};
 
-use super::family::EmptyFamilyRendering::{Absent, Header, HeaderOfOneServer};
-use super::family::{Family, Topic};
+use super::family::Family;
 use super::series::{MetricCellCollector, MetricCellVec};
 use super::settings::ApiServerCount;
 use super::text::PrometheusTextWriter;
@@ -40,7 +39,7 @@ impl MetricsPage {
             registry.register(collector).expect("the names of families in the list differ");
         };
         let mut by_topic = vecs.clone();
-        by_topic.retain(|vec| vec.family.topic != Topic::Own);
+        by_topic.retain(|vec| !vec.family.is_own());
         by_topic.sort_by_key(|vec| vec.family.topic);
         for of_topic in by_topic.chunk_by(|a, b| a.family.topic == b.family.topic) {
             register(Box::new(MetricCellCollector(of_topic.to_vec())));
@@ -51,29 +50,24 @@ impl MetricsPage {
 
     /// Appends the text of `/metrics` to `out`.
     pub(super) fn write_metrics_page(&self, out: &mut String) {
-        let families = self.registry.gather();
+        let mut families = self.registry.gather();
+        for family in &mut families {
+            family.mut_metric().sort_by_key(Metric::timestamp_ms);
+        }
         let mut writer = PrometheusTextWriter::new(out, self.api_servers);
         for vec in &self.vecs {
-            let Family { name, kind, when_empty, .. } = *vec.family;
+            let Family { name, kind, added, absent_when_empty, .. } = *vec.family;
             let found = families.binary_search_by(|family| family.name().cmp(name));
             let metrics = found.map_or(&[][..], |index| families[index].get_metric());
-            let mut metrics: Vec<&Metric> = metrics.iter().collect();
-            metrics.sort_unstable_by_key(|metric| metric.timestamp_ms());
-            let (header, created_header) = match when_empty {
-                _ if !metrics.is_empty() => (true, true),
-                Header => (true, true),
-                HeaderOfOneServer => (self.api_servers == ApiServerCount::One, false),
-                Absent => (false, false),
-            };
-            if header {
-                writer.write_header(name, &vec.desc.help, kind);
+            let is_empty = metrics.is_empty();
+            let several = self.api_servers == ApiServerCount::Several;
+            if is_empty && (absent_when_empty || (added && several)) {
+                continue;
             }
-            metrics.iter().for_each(|metric| writer.write_metric(name, kind, metric, &vec.le));
-            if let Some(created) = vec.created.as_ref().filter(|_| created_header) {
-                writer.write_header(created, &vec.desc.help, MetricType::GAUGE);
-                for metric in metrics {
-                    writer.write_metric(created, MetricType::GAUGE, metric, &[]);
-                }
+            let help = &vec.desc.help;
+            writer.write_family(name, help, kind, metrics, &vec.le);
+            if let Some(created) = vec.created.as_ref().filter(|_| !(is_empty && added)) {
+                writer.write_family(created, help, MetricType::GAUGE, metrics, &[]);
             }
         }
     }

@@ -47,10 +47,7 @@ impl ProcessMetrics {
 
     /// Sets the metric families `process_*` to the values at this Unix time.
     pub(super) fn refresh_process_metrics(&self, cells: &MetricCells, now_unix: f64) {
-        let set = |id: Id, value: f64| {
-            cells[id].set(value);
-            cells[id].expose_metric_series(now_unix);
-        };
+        let set = |id: Id, value: f64| cells.set_and_show_gauges(id, &[value]);
         let stat = read_cached(&STAT, STAT_CACHE_S, now_unix, read_stat);
         let Some([cpu, start, size, resident]) = stat else { return };
         let (start, before) = self.restarted_at.lock().unwrap_or((start, 0.0));

@@ -66,12 +66,6 @@ impl MetricSeries {
     pub(super) fn label_values(&self) -> impl Iterator<Item = &str> {
         self.labels.iter().map(LabelPair::value)
     }
-
-    /// Returns the exposed value of a counter or gauge.
-    fn value(&self) -> f64 {
-        let divisor = self.divisors.as_ref().map_or(1.0, |cells| cells[0].get().max(1.0));
-        self.get() / divisor
-    }
 }
 
 impl Deref for MetricSeries {
@@ -83,20 +77,13 @@ impl Deref for MetricSeries {
     }
 }
 
-/// Creates a message of `prometheus`, whose fields have setters only.
-fn message<T: Default>(set: impl FnOnce(&mut T)) -> T {
-    let mut message = T::default();
-    set(&mut message);
-    message
-}
-
 fn label_pairs(mut labels: MetricLabels) -> Vec<LabelPair> {
     labels.sort_unstable();
     let pairs = labels.into_iter().map(|(name, value)| {
-        message(|pair: &mut LabelPair| {
-            pair.set_name(name);
-            pair.set_value(value);
-        })
+        let mut pair = LabelPair::default();
+        pair.set_name(name);
+        pair.set_value(value);
+        pair
     });
     pairs.collect()
 }
@@ -115,7 +102,7 @@ pub(crate) struct MetricCellVec {
     /// the server.
     owners: Vec<Arc<[MetricCell]>>,
     /// Current series, sorted by the values of their labels, as [`prometheus::Registry`] does.
-    series: ArcSwap<Vec<Arc<MetricSeries>>>,
+    pub(super) series: ArcSwap<Vec<Arc<MetricSeries>>>,
 }
 
 impl MetricCellVec {
@@ -155,10 +142,10 @@ impl MetricCellVec {
         let (mut owners, mut series) = (Vec::<Arc<[MetricCell]>>::new(), Vec::new());
         for owner in 0..count {
             let labels = family.labels_of_owner(settings, owner);
-            let cells = match family.alias {
-                Some(id) => others[id as usize].owners[owner].clone(),
-                None => (0..labels.len()).map(new_cell).collect(),
-            };
+            let mut shared =
+                family.alias.iter().map(|id| others[*id as usize].owners[owner].clone());
+            let cells = shared.next().unwrap_or_else(|| (0..labels.len()).map(new_cell).collect());
+            let divisors = shared.next();
             for (index, labels) in labels.into_iter().enumerate() {
                 let position = match family.by_engine {
                     true => owner * cells.len() + index,
@@ -168,7 +155,7 @@ impl MetricCellVec {
                     position: position as i64,
                     labels: label_pairs(labels),
                     cells: (cells.clone(), index),
-                    divisors: family.divisor.map(|id| others[id as usize].owners[owner].clone()),
+                    divisors: divisors.clone(),
                 }));
             }
             owners.push(cells);
@@ -188,112 +175,99 @@ impl MetricCellVec {
         }
     }
 
-    /// Returns the current list of the metric family's series.
-    pub(super) fn series(&self) -> Arc<Vec<Arc<MetricSeries>>> {
-        self.series.load_full()
-    }
-
     /// Returns the metric series with the given label values, which are sorted by label name; adds
     /// the series if there is none.
     ///
     /// It is shown as created at this Unix time if it was hidden; zero leaves it as it is. A series
     /// that is added is always shown.
     pub(super) fn with_label_values(&self, values: &[&str], created: f64) -> Arc<MetricSeries> {
-        let find = |series: &[Arc<MetricSeries>]| {
-            series.binary_search_by(|one| one.label_values().cmp(values.iter().copied()))
-        };
         let all = self.series.load();
-        if let Ok(index) = find(&all) {
+        let found = all.binary_search_by(|one| one.label_values().cmp(values.iter().copied()));
+        let (Ok(index) | Err(index)) = found;
+        if found.is_ok() {
             all[index].expose_metric_series(created);
             return all[index].clone();
         }
-        self.series.rcu(|all| {
-            let mut all = Vec::clone(all);
-            if let Err(index) = find(&all) {
-                let last = all.iter().map(|one| one.position).max();
-                let labels = self.family.labels.iter().zip(values);
-                let labels = labels.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-                let added = MetricSeries {
-                    position: last.map_or(0, |last| last + 1),
-                    labels: label_pairs(labels.collect()),
-                    cells: (Arc::new([MetricCell::new(self.family.kind, &self.bounds)]), 0),
-                    divisors: None,
-                };
-                added.expose_metric_series(created.max(1.0));
-                all.insert(index, Arc::new(added));
-            }
-            all
-        });
-        // Another thread may just have removed it.
+        let last = all.iter().map(|one| one.position).max();
+        let labels = self.family.labels.iter().zip(values);
+        let labels = labels.map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+        let added = MetricSeries {
+            position: last.map_or(0, |last| last + 1),
+            labels: label_pairs(labels.collect()),
+            cells: (Arc::new([MetricCell::new(self.family.kind, &self.bounds)]), 0),
+            divisors: None,
+        };
+        added.expose_metric_series(created.max(1.0));
+        let mut with_added = Vec::clone(&all);
+        with_added.insert(index, Arc::new(added));
+        // Another thread may have changed the list since it was loaded; it is then left as it is.
+        self.series.compare_and_swap(&all, Arc::new(with_added));
         self.with_label_values(values, created)
     }
 
-    /// Hides and removes the metric series for which `keeps` returns false; code that holds a
-    /// removed series may still use it.
+    /// Removes the metric series for which `keeps` returns false; code that holds a removed series
+    /// may still use it.
     pub(super) fn retain_series(&self, keeps: impl Fn(&MetricSeries) -> bool) {
-        let before = self.series.rcu(|all| {
-            let kept = all.iter().filter(|one| keeps(one)).cloned();
-            kept.collect::<Vec<_>>()
-        });
-        let gone = before.iter().filter(|one| !keeps(one));
-        gone.for_each(|one| one.hide_metric_series());
+        self.series.rcu(|all| all.iter().filter(|one| keeps(one)).cloned().collect::<Vec<_>>());
     }
 
     /// Resets the series as a process restart at the given Unix time does: zeroes counters,
     /// histograms and summaries, and hides series that appear at first use. Series are kept,
     /// because concurrent calls may hold their cells.
     pub(crate) fn reset_for_restart(&self, now_unix: f64) {
+        let is_gauge = self.family.kind == MetricType::GAUGE;
         for series in self.series.load().iter() {
-            match (self.family.kind, series.cells.1 >= self.family.hidden_from) {
-                (MetricType::GAUGE, true) => series.hide_metric_series(),
-                (MetricType::GAUGE, false) => {}
-                (_, true) => series.reset_metric_series(0.0),
-                (_, false) => series.reset_metric_series(now_unix),
+            let is_hidden = series.cells.1 >= self.family.hidden_from;
+            if !is_gauge {
+                series.replace_bucket_counts(&[]);
+            }
+            if !is_gauge || is_hidden {
+                series.set_creation_time(if is_hidden { 0.0 } else { now_unix });
             }
         }
     }
 
-    /// Converts a metric series for the [page](super::page). The timestamp holds the series'
+    /// Converts an exposed metric series for the [page](super::page). The timestamp holds the series'
     /// position in the family; the gauge of a counter, histogram or summary holds the creation
     /// time.
     fn metric(&self, series: &MetricSeries) -> Option<Metric> {
-        let (created, value) = (series.created_unix_seconds()?, series.value());
-        let kind = self.family.kind;
+        let (kind, created) = (self.family.kind, series.created_unix_seconds()?);
+        let divisor = series.divisors.as_ref().map_or(1.0, |cells| cells[0].get().max(1.0));
+        let value = series.get() / divisor;
         let mut metric = Metric::from_label(series.labels.clone());
         metric.set_timestamp_ms(series.position);
-        metric.set_gauge(message(|gauge: &mut Gauge| {
-            gauge.set_value(if kind == MetricType::GAUGE { value } else { created });
-        }));
+        let (mut gauge, mut counter) = (Gauge::default(), Counter::default());
+        gauge.set_value(if kind == MetricType::GAUGE { value } else { created });
+        counter.set_value(value);
+        metric.set_gauge(gauge);
+        metric.set_counter(counter);
         match kind {
-            MetricType::COUNTER => {
-                metric.set_counter(message(|counter: &mut Counter| counter.set_value(value)));
-            }
             MetricType::HISTOGRAM => metric.set_histogram(self.histogram(series)),
-            MetricType::SUMMARY => metric.set_summary(message(|summary: &mut Summary| {
+            MetricType::SUMMARY => {
+                let mut summary = Summary::default();
                 summary.set_sample_count(series.bucket_counts().sum());
                 summary.set_sample_sum(value);
-            })),
+                metric.set_summary(summary);
+            }
             _ => {}
         }
         Some(metric)
     }
 
     fn histogram(&self, cell: &MetricCell) -> Histogram {
-        let (mut total, sum) = (0, cell.get());
+        let mut histogram = Histogram::default();
+        histogram.set_sample_sum(cell.get());
         let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
         let buckets = bounds.zip(cell.bucket_counts()).map(|(bound, n)| {
-            total += n;
-            message(|bucket: &mut Bucket| {
-                bucket.set_upper_bound(bound);
-                bucket.set_cumulative_count(total);
-            })
+            histogram.set_sample_count(histogram.get_sample_count() + n);
+            let mut bucket = Bucket::default();
+            bucket.set_upper_bound(bound);
+            bucket.set_cumulative_count(histogram.get_sample_count());
+            bucket
         });
         let buckets = buckets.collect();
-        message(|histogram: &mut Histogram| {
-            histogram.set_bucket(buckets);
-            histogram.set_sample_count(total);
-            histogram.set_sample_sum(sum);
-        })
+        histogram.set_bucket(buckets);
+        histogram
     }
 }
 
@@ -309,14 +283,11 @@ impl Collector for MetricCellCollector {
     /// adds those texts.
     fn collect(&self) -> Vec<MetricFamily> {
         let families = self.0.iter().map(|vec| {
-            message(|family: &mut MetricFamily| {
-                let all = vec.series.load();
-                let mut metrics = Vec::with_capacity(all.len());
-                metrics.extend(all.iter().filter_map(|series| vec.metric(series)));
-                family.set_name(vec.family.name.to_owned());
-                family.set_field_type(vec.family.kind);
-                family.set_metric(metrics);
-            })
+            let mut family = MetricFamily::default();
+            family.set_name(vec.family.name.to_owned());
+            family.set_field_type(vec.family.kind);
+            family.set_metric(vec.series.load().iter().filter_map(|one| vec.metric(one)).collect());
+            family
         });
         families.collect()
     }

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use super::fake::FakeMetrics;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
 pub use crate::compat::MetricsCompat;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_wire::VllmVersion;
@@ -64,6 +66,16 @@ pub struct MetricsSettings {
     /// Source of the Unix time, in seconds.
     pub clock: UnixClock,
 }
+
+/// Fake metrics as configured, or a partial update of them: a JSON object with the keys of
+/// llm-d-inference-sim.
+///
+/// Histograms have numbers of observations per bucket. A total that is absent is derived from its
+/// histogram. `tpot-buckets-values` are the inter-token latencies, `request-tpot-buckets-values` the
+/// means of requests. `loras` are series of `vllm:lora_requests_info`, with names of adapters
+/// separated by commas.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+pub struct FakeMetrics(pub(super) Map<String, Value>);
 
 /// Metric families of open pull requests of vLLM (`--preview`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

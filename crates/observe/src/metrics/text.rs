@@ -30,39 +30,38 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
         Self { out, api_servers, rendered: &[], labels, around_le, numbers }
     }
 
-    /// Writes the HELP and TYPE lines of a metric family. The HELP texts in the lists have no
-    /// characters to escape.
-    pub(super) fn write_header(&mut self, name: &str, help: &str, kind: MetricType) {
-        let kind = match kind {
+    /// Writes the HELP and TYPE lines of a metric family, and its series; `le` has the label of each
+    /// histogram bucket. The HELP texts in the lists have no characters to escape.
+    pub(super) fn write_family(
+        &mut self,
+        name: &str,
+        help: &str,
+        kind: MetricType,
+        metrics: &'f [Metric],
+        le: &[String],
+    ) {
+        let type_name = match kind {
             MetricType::COUNTER => "counter",
             MetricType::HISTOGRAM => "histogram",
             MetricType::SUMMARY => "summary",
             _ => "gauge",
         };
-        self.out.extend(["# HELP ", name, " ", help, "\n# TYPE ", name, " ", kind, "\n"]);
-    }
-
-    /// Writes the samples of a metric series; `le` has the label of each histogram bucket.
-    pub(super) fn write_metric(
-        &mut self,
-        name: &str,
-        kind: MetricType,
-        metric: &'f Metric,
-        le: &[String],
-    ) {
-        if metric.get_label() != self.rendered {
-            self.rendered = metric.get_label();
-            self.render_labels();
-        }
-        match kind {
-            MetricType::COUNTER => self.line(name, "", metric.get_counter().get_value()),
-            MetricType::HISTOGRAM => self.histogram(name, metric.get_histogram(), le),
-            MetricType::SUMMARY => {
-                let summary = metric.get_summary();
-                self.line(name, "_count", summary.sample_count() as f64);
-                self.line(name, "_sum", summary.sample_sum());
+        self.out.extend(["# HELP ", name, " ", help, "\n# TYPE ", name, " ", type_name, "\n"]);
+        for metric in metrics {
+            if metric.get_label() != self.rendered {
+                self.rendered = metric.get_label();
+                self.render_labels();
             }
-            _ => self.line(name, "", metric.get_gauge().get_value()),
+            match kind {
+                MetricType::COUNTER => self.line(name, "", metric.get_counter().get_value()),
+                MetricType::HISTOGRAM => self.histogram(name, metric.get_histogram(), le),
+                MetricType::SUMMARY => {
+                    let summary = metric.get_summary();
+                    self.line(name, "_count", summary.sample_count() as f64);
+                    self.line(name, "_sum", summary.sample_sum());
+                }
+                _ => self.line(name, "", metric.get_gauge().get_value()),
+            }
         }
     }
 
@@ -72,16 +71,13 @@ impl<'f, 'o> PrometheusTextWriter<'f, 'o> {
         if self.api_servers == ApiServerCount::Several {
             self.line(name, "_sum", histogram.get_sample_sum());
         }
-        // Histograms of `prometheus` lack the bucket of all values.
-        let (buckets, all) = (histogram.get_bucket(), histogram.get_sample_count());
         let [before, after] = &self.around_le;
         let [before, after] = [[name, "_bucket{", before].concat(), [after, "} "].concat()];
-        for (index, le) in le.iter().enumerate() {
+        for (le, bucket) in le.iter().zip(histogram.get_bucket()) {
             self.out.extend([before.as_str(), le, &after]);
-            let count = buckets.get(index).map_or(all, |bucket| bucket.cumulative_count());
-            self.end_line(count as f64);
+            self.end_line(bucket.cumulative_count() as f64);
         }
-        self.line(name, "_count", all as f64);
+        self.line(name, "_count", histogram.get_sample_count() as f64);
         if self.api_servers == ApiServerCount::One {
             self.line(name, "_sum", histogram.get_sample_sum());
         }
@@ -166,11 +162,9 @@ mod tests {
         let le = [r#"le="0.5""#, r#"le="1.0""#].map(str::to_owned);
         let mut text = String::new();
         for family in delay.collect().iter().chain(&events.collect()) {
+            let (name, help, kind) = (family.name(), family.help(), family.get_field_type());
             let mut writer = PrometheusTextWriter::new(&mut text, api_servers);
-            writer.write_header(family.name(), family.help(), family.get_field_type());
-            for metric in family.get_metric() {
-                writer.write_metric(family.name(), family.get_field_type(), metric, &le);
-            }
+            writer.write_family(name, help, kind, family.get_metric(), &le);
         }
         text
     }

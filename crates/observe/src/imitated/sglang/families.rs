@@ -2,11 +2,10 @@
 //!
 //! **Source:** SGLang 0.5.23 `srt/observability/metrics_collector.py`.
 
-use prometheus::proto::MetricType;
+use prometheus::proto::MetricType::{self, COUNTER, GAUGE, HISTOGRAM};
 
 use crate::metrics::families::families;
-use crate::metrics::family::EmptyFamilyRendering::Absent;
-use crate::metrics::family::{Buckets, Family, Topic, family};
+use crate::metrics::family::{Buckets, Family, family};
 
 const TIME_TO_FIRST_TOKEN: Buckets = Buckets::Bounds(&[
     0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 20.0, 40.0, 60.0, 80.0, 100.0, 200.0,
@@ -33,33 +32,33 @@ const TOKENS: Buckets = Buckets::Bounds(&[
 
 families! {
     Engine, |_| true => {
-        Running: scheduler GAUGE "sglang:num_running_reqs" {} "The number of running requests.";
-        Queued: scheduler GAUGE "sglang:num_queue_reqs" {} "The number of requests in the waiting queue.";
-        Throughput: scheduler GAUGE "sglang:gen_throughput" {} "The generation throughput (token/s).";
-        HitRate: scheduler GAUGE "sglang:cache_hit_rate" {} "The prefix cache hit rate.";
-        TokenUsage: scheduler GAUGE "sglang:token_usage" {} "The token usage.";
-        FullTokenUsage: scheduler GAUGE "sglang:full_token_usage" {} "The token usage for full attention layers.";
-        UsedTokens: scheduler GAUGE "sglang:num_used_tokens" {} "The number of used tokens.";
-        KvUsedTokens: scheduler GAUGE "sglang:kv_used_tokens" {} "Number of KV cache tokens that running requests hold.";
-        Retractions: scheduler COUNTER "sglang:num_retracted_requests_total" {} "Total number of retracted requests.";
-        QueueTime: scheduler HISTOGRAM "sglang:queue_time_seconds" { buckets: QUEUE_TIME } "Histogram of queueing time in seconds.";
-        MaxTokens: scheduler GAUGE "sglang:max_total_num_tokens" {} "Maximum total number of tokens in the KV cache pool.";
-        PageSize: scheduler GAUGE "sglang:page_size" {} "KV cache page size in tokens.";
-        Pages: scheduler GAUGE "sglang:num_pages" {} "Number of KV cache pages.";
-        ContextLength: scheduler GAUGE "sglang:context_len" {} "Maximum context length.";
-        PromptTokens: streamed COUNTER "sglang:prompt_tokens_total" {} "Number of prefill tokens processed.";
-        GenerationTokens: streamed COUNTER "sglang:generation_tokens_total" {} "Number of generation tokens processed.";
-        PromptLength: tokenizer HISTOGRAM "sglang:prompt_tokens_histogram" { buckets: TOKENS } "Histogram of prompt token length.";
-        UncachedLength: tokenizer HISTOGRAM "sglang:uncached_prompt_tokens_histogram" { buckets: TOKENS } "Histogram of uncached (compute) prompt token length.";
-        GenerationLength: tokenizer HISTOGRAM "sglang:generation_tokens_histogram" { buckets: TOKENS } "Histogram of generation token length.";
-        CachedTokens: tokenizer COUNTER "sglang:cached_tokens_total" { labels: &["cache_source", "engine_type", "model_name"], values: &[&["device"]] } "Number of cached prompt tokens by source (device/host/storage).";
-        Requests: streamed COUNTER "sglang:num_requests_total" {} "Number of requests processed.";
-        StructuredRequests: tokenizer COUNTER "sglang:num_so_requests_total" {} "Number of structured output requests processed.";
-        AbortedRequests: tokenizer COUNTER "sglang:num_aborted_requests_total" {} "Number of requests aborted.";
-        Ttft: streamed HISTOGRAM "sglang:time_to_first_token_seconds" { buckets: TIME_TO_FIRST_TOKEN } "Histogram of time to first token in seconds.";
-        Itl: tokenizer HISTOGRAM "sglang:inter_token_latency_seconds" { buckets: INTER_TOKEN_LATENCY } "Histogram of inter-token latency in seconds.";
-        Tpot: streamed HISTOGRAM "sglang:request_time_per_output_token_seconds" { buckets: INTER_TOKEN_LATENCY } "Per-request TPOT in seconds: (finished_time - first_token_time) / (completion_tokens - 1).";
-        E2e: streamed HISTOGRAM "sglang:e2e_request_latency_seconds" { buckets: E2E_LATENCY } "Histogram of End-to-end request latency in seconds";
+        Running: scheduler(GAUGE, "sglang:num_running_reqs") {} "The number of running requests.";
+        Queued: scheduler(GAUGE, "sglang:num_queue_reqs") {} "The number of requests in the waiting queue.";
+        Throughput: scheduler(GAUGE, "sglang:gen_throughput") {} "The generation throughput (token/s).";
+        HitRate: scheduler(GAUGE, "sglang:cache_hit_rate") {} "The prefix cache hit rate.";
+        TokenUsage: scheduler(GAUGE, "sglang:token_usage") {} "The token usage.";
+        FullTokenUsage: scheduler(GAUGE, "sglang:full_token_usage") {} "The token usage for full attention layers.";
+        UsedTokens: scheduler(GAUGE, "sglang:num_used_tokens") {} "The number of used tokens.";
+        KvUsedTokens: scheduler(GAUGE, "sglang:kv_used_tokens") {} "Number of KV cache tokens that running requests hold.";
+        Retractions: scheduler(COUNTER, "sglang:num_retracted_requests_total") {} "Total number of retracted requests.";
+        QueueTime: scheduler(HISTOGRAM, "sglang:queue_time_seconds") { buckets: QUEUE_TIME } "Histogram of queueing time in seconds.";
+        MaxTokens: scheduler(GAUGE, "sglang:max_total_num_tokens") {} "Maximum total number of tokens in the KV cache pool.";
+        PageSize: scheduler(GAUGE, "sglang:page_size") {} "KV cache page size in tokens.";
+        Pages: scheduler(GAUGE, "sglang:num_pages") {} "Number of KV cache pages.";
+        ContextLength: scheduler(GAUGE, "sglang:context_len") {} "Maximum context length.";
+        PromptTokens: streamed(COUNTER, "sglang:prompt_tokens_total") {} "Number of prefill tokens processed.";
+        GenerationTokens: streamed(COUNTER, "sglang:generation_tokens_total") {} "Number of generation tokens processed.";
+        PromptLength: tokenizer(HISTOGRAM, "sglang:prompt_tokens_histogram") { buckets: TOKENS } "Histogram of prompt token length.";
+        UncachedLength: tokenizer(HISTOGRAM, "sglang:uncached_prompt_tokens_histogram") { buckets: TOKENS } "Histogram of uncached (compute) prompt token length.";
+        GenerationLength: tokenizer(HISTOGRAM, "sglang:generation_tokens_histogram") { buckets: TOKENS } "Histogram of generation token length.";
+        CachedTokens: tokenizer(COUNTER, "sglang:cached_tokens_total") { labels: &["cache_source", "engine_type", "model_name"], values: &[&["device"]] } "Number of cached prompt tokens by source (device/host/storage).";
+        Requests: streamed(COUNTER, "sglang:num_requests_total") {} "Number of requests processed.";
+        StructuredRequests: tokenizer(COUNTER, "sglang:num_so_requests_total") {} "Number of structured output requests processed.";
+        AbortedRequests: tokenizer(COUNTER, "sglang:num_aborted_requests_total") {} "Number of requests aborted.";
+        Ttft: streamed(HISTOGRAM, "sglang:time_to_first_token_seconds") { buckets: TIME_TO_FIRST_TOKEN } "Histogram of time to first token in seconds.";
+        Itl: tokenizer(HISTOGRAM, "sglang:inter_token_latency_seconds") { buckets: INTER_TOKEN_LATENCY } "Histogram of inter-token latency in seconds.";
+        Tpot: streamed(HISTOGRAM, "sglang:request_time_per_output_token_seconds") { buckets: INTER_TOKEN_LATENCY } "Per-request TPOT in seconds: (finished_time - first_token_time) / (completion_tokens - 1).";
+        E2e: streamed(HISTOGRAM, "sglang:e2e_request_latency_seconds") { buckets: E2E_LATENCY } "Histogram of End-to-end request latency in seconds";
     }
 }
 
@@ -87,6 +86,6 @@ const fn streamed(kind: MetricType, name: &'static str, help: &'static str) -> F
 const fn sglang(family: Family) -> Family {
     match family.kind {
         MetricType::GAUGE => family,
-        _ => Family { hidden_from: 0, when_empty: Absent, ..family },
+        _ => Family { hidden_from: 0, absent_when_empty: true, ..family },
     }
 }

@@ -1,4 +1,19 @@
-//! Applies fake metrics to the cells that `/metrics` shows.
+//! Fake metrics, as in llm-d-inference-sim's `fake-metrics`.
+//!
+//! A server with fake metrics exposes them instead of real values, for every series that they can
+//! set; those without a value are zero. With llm-d's rules, requests are still added to token
+//! histograms, totals and finish reasons. Other series (steps, preemptions, HTTP) stay real, and
+//! the simulator itself never reads a fake value.
+//!
+//! An update is partial: absent or `null` keys keep their value, `[]` and `{}` clear. A function of
+//! time starts its period when it is set. The configuration validates values: here unknown keys are
+//! ignored and surplus buckets are merged.
+//!
+//! **Source:** llm-d-inference-sim `pkg/common/config_fake_metrics.go`,
+//! `pkg/llm-d-inference-sim/fake_metrics.go`.
+
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,16 +21,20 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use super::fake::FakeMetrics;
 use super::families::{FAMILIES, FINISH_REASONS, Id};
 use super::lora::LoraRequestsInfo;
 use super::series::{MetricCellVec, MetricCells};
-use super::settings::{MetricsCompat, MetricsSettings, UnixClock};
+use super::settings::{FakeMetrics, MetricsCompat, MetricsSettings};
 use crate::waveform::Waveform;
 
+/// Error for an update of fake metrics on a server with real metrics.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the simulator is reporting real metrics; fake metrics cannot be updated")]
+pub struct FakeMetricsDisabled;
+
 /// Keys of fake metrics, each with the family whose values are replaced, and whether that family
-/// still counts requests under llm-d's rules. Gauges are first. Totals follow histograms, because a
-/// total replaces the sum of its histogram.
+/// still counts requests under llm-d's rules. Totals follow histograms, because a total replaces the
+/// sum of its histogram.
 const KEYS: [(&str, Id, bool); 20] = [
     ("running-requests", Id::Running, false),
     ("waiting-requests", Id::Waiting, false),
@@ -39,24 +58,14 @@ const KEYS: [(&str, Id, bool); 20] = [
     ("decode-time-buckets-values", Id::DecodeTime, false),
 ];
 
-/// Number of gauges in [`KEYS`].
-const GAUGES: usize = 3;
-
-/// Value of a fake gauge.
-enum FakeGauge {
-    Fixed(f64),
-    Moving(Waveform),
-}
-
 pub(super) struct FakeMetricsState {
     /// Values of the metrics on `/metrics`, one set per engine.
     engines: Vec<MetricCells>,
     lora: LoraRequestsInfo,
     refresh: Duration,
-    clock: UnixClock,
-    /// Fake gauges, one for each of the first entries of [`KEYS`], in the same order; each has the
-    /// Unix time at which it was set, in seconds.
-    gauges: Mutex<[Option<(FakeGauge, f64)>; GAUGES]>,
+    /// Functions of time of the [`KEYS`], each with the Unix time at which it was set, in seconds.
+    waveforms: Mutex<[Option<(Waveform, f64)>; KEYS.len()]>,
+    settings: Arc<MetricsSettings>,
 }
 
 impl FakeMetricsState {
@@ -72,10 +81,9 @@ impl FakeMetricsState {
             engines: engines.collect(),
             lora: LoraRequestsInfo::new(settings.clone(), vecs),
             refresh: *refresh,
-            clock: settings.clock,
-            gauges: Mutex::default(),
+            waveforms: Mutex::default(),
+            settings: settings.clone(),
         };
-        state.replace_fake_loras(&[]);
         state.update_fake_metrics(fake);
         let hidden = MetricCellVec::from_family_list(FAMILIES, settings);
         let is_llmd = settings.compat != MetricsCompat::Vllm;
@@ -86,58 +94,47 @@ impl FakeMetricsState {
         state
     }
 
-    pub(super) fn update_fake_metrics(&self, update: &FakeMetrics) {
-        let at = (self.clock.0)();
-        for ((key, ..), gauge) in KEYS.iter().zip(&mut *self.gauges.lock()) {
-            let new = match update.0.get(*key) {
-                Some(Value::String(text)) => text.parse().ok().map(FakeGauge::Moving),
-                value => value.and_then(Value::as_f64).map(FakeGauge::Fixed),
-            };
-            if let Some(new) = new {
-                *gauge = Some((new, at));
+    pub(super) fn update_fake_metrics(&self, FakeMetrics(update): &FakeMetrics) {
+        let at = (self.settings.clock.0)();
+        for ((key, ..), waveform) in KEYS.iter().zip(&mut *self.waveforms.lock()) {
+            match update.get(*key) {
+                Some(Value::String(text)) => *waveform = text.parse().ok().zip(Some(at)),
+                Some(Value::Number(_)) => *waveform = None,
+                _ => {}
+            }
+        }
+        for cells in &self.engines {
+            for (key, id, _) in &KEYS {
+                update.get(*key).inspect(|value| replace_values(cells, *id, value, at));
             }
         }
         self.update_fake_gauges(at);
-        for cells in &self.engines {
-            for (key, id, _) in &KEYS[GAUGES..] {
-                update.0.get(*key).inspect(|value| replace_values(cells, *id, value, at));
-            }
-        }
-        if let Some(Value::Array(loras)) = update.0.get("loras") {
-            self.replace_fake_loras(loras);
+        if let Some(Value::Array(loras)) = update.get("loras") {
+            let series = loras.iter().map(|lora| {
+                let lists =
+                    ["running", "waiting"].map(|key| lora[key].as_str().unwrap_or_default());
+                (lists, lora["timestamp"].as_f64().unwrap_or_default())
+            });
+            self.lora.replace_lora_series(&series.collect::<Vec<_>>());
         }
     }
 
-    fn replace_fake_loras(&self, loras: &[Value]) {
-        let series = loras.iter().map(|lora| {
-            let lists = ["running", "waiting"].map(|key| lora[key].as_str().unwrap_or_default());
-            (lists, lora["timestamp"].as_f64().unwrap_or_default())
-        });
-        let mut series: Vec<_> = series.collect();
-        if series.is_empty() {
-            series.push((["", ""], (self.clock.0)().trunc()));
-        }
-        self.lora.replace_lora_series(&series);
-    }
-
+    /// Sets the gauges that are functions of time to their values at this Unix time, in seconds.
     pub(super) fn update_fake_gauges(&self, now_unix: f64) {
-        for ((_, id, _), gauge) in KEYS.iter().zip(&*self.gauges.lock()) {
-            let Some((gauge, since)) = gauge else { continue };
-            let value = match gauge {
-                FakeGauge::Fixed(value) => *value,
-                FakeGauge::Moving(waveform) => {
-                    let elapsed = Duration::try_from_secs_f64(now_unix - since).unwrap_or_default();
-                    let value = waveform.value_after(elapsed, self.refresh);
-                    if *id == Id::KvUsage { value } else { value.trunc() }
-                }
-            };
-            for cells in &self.engines {
-                cells[*id].set(value);
-                if *id == Id::Waiting {
-                    cells[Id::WaitingByReason].set(value);
-                }
-            }
+        for ((_, id, _), waveform) in KEYS.iter().zip(&*self.waveforms.lock()) {
+            let Some((waveform, since)) = waveform else { continue };
+            let elapsed = Duration::try_from_secs_f64(now_unix - since).unwrap_or_default();
+            let value = waveform.value_after(elapsed, self.refresh);
+            let value = if *id == Id::KvUsage { value } else { value.trunc() };
+            self.engines.iter().for_each(|cells| replace_number(cells, *id, value));
         }
+    }
+}
+
+fn replace_number(cells: &MetricCells, id: Id, value: f64) {
+    cells[id].set(value);
+    if id == Id::Waiting {
+        cells[Id::WaitingByReason].set(value);
     }
 }
 
@@ -145,7 +142,7 @@ impl FakeMetricsState {
 /// each bucket, or by the counts of finish reasons.
 fn replace_values(cells: &MetricCells, id: Id, value: &Value, at: f64) {
     match value {
-        Value::Number(number) => cells[id].set(number.as_f64().unwrap_or_default()),
+        Value::Number(number) => replace_number(cells, id, number.as_f64().unwrap_or_default()),
         Value::Array(counts) => {
             let counts: Vec<_> = counts.iter().filter_map(Value::as_u64).collect();
             let sum = cells[id].replace_bucket_counts(&counts) as f64;
