@@ -7,6 +7,7 @@ pub mod dialect;
 mod error;
 pub mod fault;
 mod fault_control;
+mod fields;
 pub mod generate;
 mod generation;
 mod job;
