@@ -19,7 +19,7 @@ use vllm_sim_observe::metrics::{
 #[cfg(feature = "grpc")]
 use vllm_sim_service::InferenceService;
 use vllm_sim_service::prompt::{MediaLimits, MediaSettings, PromptSettings};
-use vllm_sim_service::{LiveFaultSettings, NgramLookupSettings};
+use vllm_sim_service::NgramLookupSettings;
 use vllm_sim_tokenizer::{HuggingFaceHubSettings, MediaModality, TokenizerLocation};
 
 /// Default number of KV cache blocks per data-parallel rank.
@@ -57,17 +57,6 @@ pub(super) fn tokenizer_location(
 pub(super) fn needs_tokenizer(config: &Config) -> bool {
     let source = &config.model.tokenizer;
     source.download || source.name != config.model.name
-}
-
-/// Returns the initial values of the fault settings that can change at run time.
-pub(super) fn initial_live_fault_settings(config: &Config) -> LiveFaultSettings {
-    LiveFaultSettings {
-        rates: config.faults.rates.clone(),
-        admission: config.engine.queue.admission,
-        health: config.faults.health_status,
-        retry_after_seconds: config.faults.retry_after_seconds,
-        ..LiveFaultSettings::default()
-    }
 }
 
 pub(super) fn has_prefix_cache(config: &Config) -> bool {
