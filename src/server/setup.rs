@@ -18,8 +18,8 @@ use vllm_sim_observe::metrics::{
 };
 #[cfg(feature = "grpc")]
 use vllm_sim_service::InferenceService;
-use vllm_sim_service::prompt::{MediaLimits, MediaSettings, PromptSettings};
 use vllm_sim_service::NgramLookupSettings;
+use vllm_sim_service::prompt::{MediaLimits, MediaSettings, PromptSettings};
 use vllm_sim_tokenizer::{HuggingFaceHubSettings, MediaModality, TokenizerLocation};
 
 /// Default number of KV cache blocks per data-parallel rank.

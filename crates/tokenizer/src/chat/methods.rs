@@ -293,9 +293,7 @@ fn call_dict_method(value: &Value, method: &str, args: &[Value]) -> Result<Value
     let answer = match method {
         "keys" => python_list(pairs().map(|(key, _)| key).collect()),
         "values" => python_list(pairs().map(|(_, value)| value).collect()),
-        "items" => {
-            python_list(pairs().map(|(key, value)| python_tuple_pair(key, value)).collect())
-        }
+        "items" => python_list(pairs().map(|(key, value)| python_tuple_pair(key, value)).collect()),
         "get" => {
             let (key, default): (&Value, Option<Value>) = from_args(args)?;
             return Ok(object.get_value(key).or(default).unwrap_or(Value::from(())));
