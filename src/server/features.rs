@@ -1,7 +1,6 @@
 //! Checks that the program was built with the Cargo features that a configuration needs.
 
 use super::error::StartError;
-use super::setup;
 use vllm_sim_config::Config;
 
 struct OptionalFeature {
@@ -46,7 +45,7 @@ const OPTIONAL_FEATURES: [OptionalFeature; 9] = [
         feature: "zmq",
         built: cfg!(feature = "zmq"),
         flags: "KV events (--kv-events-config, --zmq-endpoint, --enable-kvcache)",
-        is_wanted: |config| config.kv_events.enabled && setup::has_prefix_cache(config),
+        is_wanted: |config| config.kv_events.enabled && config.engine.has_prefix_cache(),
     },
     OptionalFeature {
         feature: "zmq",

@@ -59,16 +59,6 @@ pub(super) fn needs_tokenizer(config: &Config) -> bool {
     source.download || source.name != config.model.name
 }
 
-pub(super) fn has_prefix_cache(config: &Config) -> bool {
-    match config.engine.scheduler {
-        SchedulerKind::Pool => {
-            config.engine.prefix_cache.enable_kvcache
-                || config.engine.prefix_cache.enable_prefix_caching
-        }
-        SchedulerKind::Vllm | SchedulerKind::Sglang => true,
-    }
-}
-
 /// Returns the number of KV cache blocks of one data-parallel rank, including vLLM's null block.
 ///
 /// The number is the planned or configured one, the number that fits into memory, or a default.
@@ -80,7 +70,7 @@ pub(super) fn kv_block_count(config: &Config) -> u32 {
 
 /// Returns the KV cache settings of the scheduler named `pool`; `None` without a KV cache.
 pub(super) fn kv_block_pool_config(config: &Config) -> Option<BlockPoolConfig> {
-    has_prefix_cache(config).then(|| BlockPoolConfig {
+    config.engine.has_prefix_cache().then(|| BlockPoolConfig {
         // vLLM's count includes a null block, llm-d's does not.
         num_blocks: kv_block_count(config)
             .saturating_add(u32::from(config.engine.prefix_cache.enable_kvcache)),
@@ -126,10 +116,8 @@ pub(super) fn block_hash_config(config: &Config) -> Option<BlockHashConfig> {
     let engine = &config.engine;
     // KV events and `/debug/kv_cache` expose the hashes.
     let shown = config.kv_events.enabled || config.server.routes.dev_mode;
-    let found = engine.prefix_cache.enable_prefix_caching
-        || engine.prefix_cache.enable_kvcache
-        || engine.kv_offload.is_some();
-    (has_prefix_cache(config) && found).then(|| BlockHashConfig {
+    let found = engine.prefix_cache.is_enabled() || engine.kv_offload.is_some();
+    (engine.has_prefix_cache() && found).then(|| BlockHashConfig {
         algo: if shown { engine.prefix_cache.hash_algo } else { BlockHashAlgorithm::Internal },
         seed: engine.prefix_cache.hash_seed.clone(),
         block_size: engine.block_size,
@@ -177,8 +165,7 @@ pub(super) fn ngram_speculation_settings(config: &Config) -> Option<NgramLookupS
 /// Returns the engine features that metrics, KV events and traces depend on.
 pub(super) fn engine_features(config: &Config) -> EngineFeatures {
     EngineFeatures {
-        cache: has_prefix_cache(config) && config.engine.prefix_cache.enable_prefix_caching
-            || config.engine.prefix_cache.enable_kvcache,
+        cache: config.engine.prefix_cache.is_enabled(),
         steps: config.engine.scheduler != SchedulerKind::Pool,
         connector: kv_connector(config).is_some() || config.engine.kv_offload.is_some(),
         transfer: uses_nixl(config).then(|| nixl_transfer(config)),

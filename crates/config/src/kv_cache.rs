@@ -234,13 +234,10 @@ impl KvCacheCapacity {
 /// tokens, where [`KvCacheCapacity`] is unknown.
 pub(super) fn warn_of_too_few_blocks(v: &FlagValues, model: &ModelConfig, engine: &EngineConfig) {
     let cache = &engine.prefix_cache;
-    let has_blocks = engine.scheduler != SchedulerKind::Pool
-        || cache.enable_kvcache
-        || cache.enable_prefix_caching;
     let flags = [&kv::NUM_GPU_BLOCKS_OVERRIDE.spec, &kv::KV_CACHE_SIZE.spec];
     let typed = flags.into_iter().find(|flag| v.is_flag_set(flag));
     let (true, None, Some(flag), Some(blocks)) =
-        (has_blocks, &engine.kv_cache, typed, engine.memory.num_blocks)
+        (engine.has_prefix_cache(), &engine.kv_cache, typed, engine.memory.num_blocks)
     else {
         return;
     };

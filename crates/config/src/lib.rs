@@ -69,7 +69,7 @@ pub use did_you_mean::closest_known_name;
 pub use encoder::MediaEncoderConfig;
 pub use engine::{
     EngineConfig, KvCacheMemoryConfig, KvTransferCostConfig, PrefixCachingConfig, SchedulingConfig,
-    ServerReplicaConfig, SglangSchedulerConfig, StepAndQueueLimits, StepTimingConfig,
+    ServerReplicaConfig, SglangSchedulerConfig, StepTimingConfig, WaitingQueueLimits,
 };
 pub use engine_flags::{load_single_engine_config, nearest_engine_flag_name};
 pub use error::ConfigError;

@@ -210,10 +210,7 @@ fn hf_config(v: &FlagValues, model: &str) -> Result<Option<Value>, ConfigError> 
     let mut config = match read_json_object_file(&file)? {
         Some(config) => config,
         None if named.is_some() => {
-            return Err(ConfigError::File {
-                path: file.display().to_string(),
-                reason: "hf-config-path: no such file".to_owned(),
-            });
+            return Err(ConfigError::unusable_file(&file, "hf-config-path: no such file"));
         }
         None => {
             if overrides.is_some() {
@@ -305,14 +302,13 @@ fn task_instructions(
 /// # Errors
 /// [`ConfigError::File`] if the file cannot be read or holds no JSON object.
 pub(super) fn read_json_object_file(file: &Path) -> Result<Option<Value>, ConfigError> {
-    let wrong = |reason: String| ConfigError::File { path: file.display().to_string(), reason };
     let Some(text) = read_optional_text_file(file)? else {
         return Ok(None);
     };
     match serde_json::from_str(&text) {
         Ok(value @ Value::Object(_)) => Ok(Some(value)),
-        Ok(_) => Err(wrong("not a JSON object".to_owned())),
-        Err(error) => Err(wrong(format!("not JSON: {error}"))),
+        Ok(_) => Err(ConfigError::unusable_file(file, "not a JSON object")),
+        Err(error) => Err(ConfigError::unusable_file(file, format!("not JSON: {error}"))),
     }
 }
 
@@ -325,10 +321,7 @@ fn read_optional_text_file(file: &Path) -> Result<Option<String>, ConfigError> {
             | ErrorKind::NotADirectory
             | ErrorKind::InvalidFilename
             | ErrorKind::InvalidInput => Ok(None),
-            _ => Err(ConfigError::File {
-                path: file.display().to_string(),
-                reason: error.to_string(),
-            }),
+            _ => Err(ConfigError::unusable_file(file, error)),
         },
     }
 }
@@ -341,10 +334,8 @@ fn check_numbers(file: &Path, config: &Value) -> Result<(), ConfigError> {
             let known = value.as_f64().map(|n| n >= 1.0);
             // Some models have a list with one number per layer.
             if !known.unwrap_or(value.is_null() || value.is_array()) {
-                return Err(ConfigError::File {
-                    path: file.display().to_string(),
-                    reason: format!("{key} is {value}, must be at least 1"),
-                });
+                let reason = format!("{key} is {value}, must be at least 1");
+                return Err(ConfigError::unusable_file(file, reason));
             }
         }
     }

@@ -7,9 +7,12 @@
 pub(super) mod disaggregation;
 mod parsers;
 
+use std::slice;
+
 use serde_json::{Map, Value};
 
 use super::{ImitatedEngineCommandLine, TranslatedCommandLine};
+use crate::command_line::split_at_first;
 use crate::did_you_mean::closest_known_name;
 use crate::error::{ConfigError, bail};
 use crate::flag::FlagSpec;
@@ -170,8 +173,8 @@ fn find_sglang_flag(typed: &str) -> Option<SglangFlag> {
 /// [`ConfigError::Unknown`] for a flag that neither has; [`ConfigError::Invalid`] or
 /// [`ConfigError::Value`] for a missing or unsupported value.
 fn translate_sglang_arguments(words: &[String]) -> Result<TranslatedCommandLine, ConfigError> {
-    let mut translator = Translator { words, ..Translator::default() };
-    while let Some(word) = translator.next_word() {
+    let mut translator = Translator { words: words.iter(), ..Translator::default() };
+    while let Some(word) = translator.words.next() {
         translator.translate_word(word)?;
     }
     translator.finish()
@@ -179,8 +182,7 @@ fn translate_sglang_arguments(words: &[String]) -> Result<TranslatedCommandLine,
 
 #[derive(Default)]
 struct Translator<'a> {
-    words: &'a [String],
-    at: usize,
+    words: slice::Iter<'a, String>,
     out: Vec<String>,
     without_effect: Vec<String>,
     has_metrics: bool,
@@ -191,16 +193,10 @@ struct Translator<'a> {
 }
 
 impl<'a> Translator<'a> {
-    fn next_word(&mut self) -> Option<&'a str> {
-        let word = self.words.get(self.at)?;
-        self.at += 1;
-        Some(word)
-    }
-
     /// Returns the next command-line argument unless it is a flag.
     fn next_value(&mut self) -> Option<&'a str> {
-        let word = self.words.get(self.at).filter(|word| !word.starts_with("--"))?;
-        self.at += 1;
+        let word = self.words.as_slice().first().filter(|word| !word.starts_with("--"))?;
+        self.words.next();
         Some(word)
     }
 
@@ -214,10 +210,7 @@ impl<'a> Translator<'a> {
                 "unexpected word {word:?}: `vllm-sim sglang` takes only flags, such as --model-path"
             );
         };
-        let (name, inline) = match body.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
-            None => (body, None),
-        };
+        let (name, inline) = split_at_first(body, '=');
         let typed = name.replace('_', "-");
         let negated = typed.strip_prefix("no-").and_then(find_sglang_flag);
         if let Some(flag) = negated.filter(|flag| flag.arity == Arity::Switch) {
