@@ -12,7 +12,7 @@ use super::flags::{api, kv, model};
 use super::preview::{PreviewedPullRequest, read_previewed_pull_requests};
 use super::values::FlagValues;
 use vllm_sim_engine::latency::{
-    checkpoint_kv_cache_dtype, default_context_tokens, known_model_shape,
+    ModelShape, checkpoint_kv_cache_dtype, default_context_tokens, known_model_shape,
 };
 use vllm_sim_observe::metrics::MetricsCompat;
 use vllm_sim_tokenizer::ChatTemplateContentFormat;
@@ -130,6 +130,21 @@ fn served_names(v: &FlagValues) -> Result<Vec<String>, ConfigError> {
 }
 
 impl ModelConfig {
+    /// Returns the layer sizes and weights of the model: from its `config.json`, else the built-in
+    /// ones of a known model.
+    ///
+    /// # Errors
+    /// A message if `config.json` lacks a size, or if the model is unknown and has no `config.json`.
+    pub fn shape(&self) -> Result<ModelShape, String> {
+        match &self.hf_config {
+            Some(config) => ModelShape::from_hf_config(config).map_err(|error| error.to_string()),
+            None => known_model_shape(&self.name).ok_or_else(|| {
+                let name = &self.name;
+                format!("the shape of {name:?} is not known: give a folder with its config.json")
+            }),
+        }
+    }
+
     pub(super) fn from_flag_values(v: &FlagValues) -> Result<Self, ConfigError> {
         let name = v
             .get(&model::MODEL)?
