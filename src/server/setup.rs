@@ -46,6 +46,7 @@ pub(super) fn tokenizer_location(
         };
     }
     let mut hub = HuggingFaceHubSettings::from_env(env);
+    hub.cache = source.cache_dir.clone().unwrap_or(hub.cache);
     hub.token = source.hf_token.clone().or(hub.token);
     hub.endpoint = source.hf_endpoint.clone().or(hub.endpoint);
     let revision = source.revision.clone();
@@ -283,5 +284,28 @@ pub(super) fn metrics_settings(config: &Config, routes: Vec<String>) -> MetricsS
         routes,
         fake: fake.map(|fake| (fake, config.metrics.fake_refresh_interval)),
         ..MetricsSettings::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vllm_sim_config::LoadedConfig;
+
+    #[test]
+    fn tokenizers_are_downloaded_to_the_configured_folder() {
+        let cache = |args: &[&str]| {
+            let args = [&["--model", "org/m"], args].concat();
+            let loaded =
+                LoadedConfig::from_flags(CliMode::Vllm, &args).expect("flags that are right");
+            match tokenizer_location(&loaded.config, &|name| (name == "HOME").then(|| "/me".into()))
+            {
+                TokenizerLocation::Hub { hub, .. } => hub.cache,
+                other => panic!("not on the hub: {other:?}"),
+            }
+        };
+        assert_eq!(cache(&[]), Path::new("/me/.cache/huggingface/hub"));
+        assert_eq!(cache(&["--hf-home", "/hf"]), Path::new("/hf/hub"));
+        assert_eq!(cache(&["--hf-home", "/hf", "--download-dir", "/models"]), Path::new("/models"));
     }
 }
