@@ -32,7 +32,7 @@ pub enum StartError {
     /// The scenario file (`--scenario`) or the file of scripted replies (`--replies`) is invalid.
     #[error("{flag} {path}: {why}")]
     File {
-        /// Flag that names the invalid file.
+        /// Flag of the invalid file.
         flag: &'static str,
         /// Path of the invalid file.
         path: String,
