@@ -455,7 +455,7 @@ mod tests {
             {
                 let by_hand: f64 = [c, c, c + 2]
                     .iter()
-                    .map(|c| grid.attention_time_ms([8, b, *c], &beyond).unwrap_or(f64::NAN))
+                    .map(|c| grid.time_or_minimum_ms([8, b, *c], &beyond))
                     .sum();
                 let sum = row.sum_of_times_ms(&[c, c, c + 2]).unwrap_or(f64::NAN);
                 assert!((sum / by_hand - 1.0).abs() < 1e-14, "{b} {c}: {sum}, {by_hand}");
