@@ -12,7 +12,7 @@ const OTEL: CargoFeature = ("otel", cfg!(feature = "otel"));
 const SQLITE: CargoFeature = ("sqlite", cfg!(feature = "sqlite"));
 const ZMQ: CargoFeature = ("zmq", cfg!(feature = "zmq"));
 
-/// Flags that need a Cargo feature, and whether a configuration has set them.
+/// Cargo feature, the flags in need of it, and a check whether a configuration sets them.
 type FlagsOfFeature = (CargoFeature, &'static str, fn(&Config) -> bool);
 
 const FLAGS_OF_FEATURES: [FlagsOfFeature; 9] = [
