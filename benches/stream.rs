@@ -39,7 +39,7 @@ async fn client(address: std::net::SocketAddr, request: Vec<u8>, times: u32) -> 
 async fn measure(name: &str, path: &str, body: &str, clients: u32, times: u32, tokens: u32) {
     let words = ["--model", MODEL, "--host", "127.0.0.1", "--port", "0", "--seed", "7"];
     let loaded = LoadedConfig::from_flags(CliMode::Vllm, &words).expect("flags that are right");
-    let server = SimulatorServer::start_server(loaded.config).await.expect("a start");
+    let server = SimulatorServer::start_server(loaded).await.expect("a start");
     let address = server.address.expect("a TCP address");
     let length = body.len();
     let request = format!(

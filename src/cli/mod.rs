@@ -103,8 +103,7 @@ fn is_config(error: &StartError) -> bool {
                     | TokenizerError::NoFile { .. }
             )
             | StartError::MissingFeature { .. }
-            | StartError::Scenario { .. }
-            | StartError::Replies { .. }
+            | StartError::File { .. }
             | StartError::Spans(..)
     )
 }

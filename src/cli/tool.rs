@@ -26,6 +26,10 @@ use vllm_sim_replay_cli::{
     self as replay, EngineDeployment, ResultProvenance, StepTimeSettingSource, WeightsDoNotFitError,
 };
 
+/// Tools with a log on standard error.
+const LOGGING_TOOLS: [&str; 8] =
+    ["validate", "replay", "bench", "sweep", "plan", "gateway", "explain", "record"];
+
 /// Runs the tool `name` of vllm-sim with its arguments; returns the text for standard output.
 ///
 /// # Errors
@@ -52,52 +56,36 @@ pub(super) fn run_tool_command(
     }
     let sort = |words: &[String]| split_serve_flags(name, words, env);
     let build = |words: &[String]| build_deployment(words, env);
+    if LOGGING_TOOLS.contains(&name) {
+        super::log::start_default_log();
+    }
     match name {
         #[cfg(feature = "sqlite")]
         "dataset" => vllm_sim_record::dataset::run_dataset_command(words, env),
         #[cfg(not(feature = "sqlite"))]
         "dataset" | "record" => bail!("{name}: {}", server::feature_not_built_message("sqlite")),
         "calibrate" => super::calibrate::run_calibrate(words, env),
-        "validate" => {
-            super::log::start_default_log();
-            run_validate(words)
-        }
+        "validate" => run_validate(words),
         // The same tool replays a workload on simulated engines or against real servers.
         "bench" if !words.iter().any(|word| word.starts_with("--target") || asks(word)) => {
             refuse!(
                 "--target URL is needed: `bench` is `replay --target URL`, with its workload flags"
             )
         }
-        "replay" | "bench" => {
-            super::log::start_default_log();
-            replay::run_replay_command(words, &sort, &build)
-        }
-        "sweep" => {
-            super::log::start_default_log();
-            sweep::run_sweep_command(words, &sort, &build)
-        }
-        "plan" => {
-            super::log::start_default_log();
-            plan::run_plan_command(words, &sort, &build)
-        }
+        "replay" | "bench" => replay::run_replay_command(words, &sort, &build),
+        "sweep" => sweep::run_sweep_command(words, &sort, &build),
+        "plan" => plan::run_plan_command(words, &sort, &build),
         "gateway" => {
-            super::log::start_default_log();
             let serve = |words: &[String]| load_server_config(words, env).map(start_fleet);
             vllm_sim_gateway_score::run_gateway_command(words, &sort, &build, &serve)
         }
-        "explain" => {
-            super::log::start_default_log();
-            run_explain(words, env)
-        }
+        "explain" => run_explain(words, env),
         #[cfg(feature = "sqlite")]
-        "record" => {
-            super::log::start_default_log();
-            vllm_sim_record::run_record_command(
-                words,
-                env,
-                super::signals::wait_for_termination_signal(),
-            )
-        }
+        "record" => vllm_sim_record::run_record_command(
+            words,
+            env,
+            super::signals::wait_for_termination_signal(),
+        ),
         "completions" => shell::shell_completion_script(words),
         "replies" => check::check_scripted_reply_files(words),
         "scenario" => check::check_scenario_files(words),

@@ -91,10 +91,10 @@ pub(super) async fn accept_connections(
         tokio::spawn(async move {
             match (connection, tls) {
                 (AcceptedConnection::Tcp(stream), None) => {
-                    let Some(protocol) = detect_http_protocol(&stream, keep_alive).await else {
-                        return;
-                    };
-                    serve_connection(stream, client, protocol, http, stopping, keep_alive).await;
+                    if let Some(protocol) = detect_http_protocol(&stream, keep_alive).await {
+                        serve_connection(stream, client, protocol, http, stopping, keep_alive)
+                            .await;
+                    }
                 }
                 (AcceptedConnection::Tcp(stream), Some(tls)) => {
                     let Some(stream) = tls_handshake(tls, stream, keep_alive).await else {
@@ -106,15 +106,8 @@ pub(super) async fn accept_connections(
                     serve_connection(*stream, client, protocol, http, stopping, keep_alive).await;
                 }
                 (AcceptedConnection::Unix(stream), _) => {
-                    serve_connection(
-                        stream,
-                        client,
-                        HttpProtocolVersion::Http1,
-                        http,
-                        stopping,
-                        keep_alive,
-                    )
-                    .await;
+                    let protocol = HttpProtocolVersion::Http1;
+                    serve_connection(stream, client, protocol, http, stopping, keep_alive).await;
                 }
             }
         });
@@ -172,7 +165,7 @@ async fn serve_connection<S>(
 {
     let conn = Arc::new(ConnectionHandle::default());
     let opened = *stopping.borrow_and_update();
-    let stream = ClientStream::new(stream, conn.clone(), protocol);
+    let stream = ClientStream { stream, conn: conn.clone(), protocol, instead: None };
     let context =
         RequestContext { client, connection: Some(conn.clone()), ..RequestContext::default() };
     let service = service_fn(move |request: Request<Incoming>| http.call(request, context.clone()));
@@ -302,7 +295,7 @@ impl ListeningSocket {
                 Err(error) => last = error,
             }
         }
-        Err(StartError::Listen { address: format!("{host}:{port}"), why: last })
+        Err(failed(last))
     }
 
     fn tcp_address(&self) -> Option<SocketAddr> {
@@ -378,12 +371,6 @@ struct ClientStream<S: ResetOnClose> {
     /// Replacement for hyper's response to an invalid request, and number of the replacement's
     /// bytes written so far.
     instead: Option<(Vec<u8>, usize)>,
-}
-
-impl<S: ResetOnClose> ClientStream<S> {
-    fn new(stream: S, conn: Arc<ConnectionHandle>, protocol: HttpProtocolVersion) -> Self {
-        Self { stream, conn, protocol, instead: None }
-    }
 }
 
 impl<S: ResetOnClose> Drop for ClientStream<S> {

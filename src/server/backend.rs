@@ -22,7 +22,7 @@ use vllm_sim_engine::driver::{EngineObserver, LiveEngine, LiveRankGroup};
 use vllm_sim_http::sglang::disaggregation::PrefillOrDecodeServer;
 use vllm_sim_http::{App, AppConstructorArgs};
 #[cfg(feature = "zmq")]
-use vllm_sim_observe::kv_transfer::KvBlockReadListener;
+use vllm_sim_observe::kv_transfer::ZmqMessageListener;
 use vllm_sim_observe::metrics::Metrics;
 use vllm_sim_service::generate::ReplyGenerator;
 use vllm_sim_service::prompt::MediaCache;
@@ -38,7 +38,7 @@ pub(super) struct EngineBackend {
     pub(super) service: Arc<InferenceService>,
     pub(super) observers: ServerObservers,
     #[cfg(feature = "zmq")]
-    _listeners: Vec<KvBlockReadListener>,
+    _listeners: Vec<ZmqMessageListener>,
     /// Sockets of a prefill/decode pair of SGLang servers.
     #[cfg(feature = "zmq")]
     pair: Option<SglangPairServer>,

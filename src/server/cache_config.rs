@@ -39,12 +39,11 @@ pub(super) fn cache_config_fields(config: &Config) -> [(&'static str, String); 1
     });
     // Context-parallel GPUs share the tokens of a block.
     let block_size = engine.block_size / engine.parallel.context.max(1);
-    let is_caching = cache.enable_prefix_caching || cache.enable_kvcache;
     [
         ("block_size", block_size.to_string()),
         ("cache_dtype", memory.kv_cache_dtype.clone()),
         ("effective_attention_block_size", engine.block_size.to_string()),
-        ("enable_prefix_caching", python_bool(is_caching)),
+        ("enable_prefix_caching", python_bool(cache.is_enabled())),
         ("gpu_memory_utilization", python_float(memory.gpu_memory_utilization)),
         ("kv_cache_max_concurrency", python_float(concurrency)),
         ("kv_cache_memory_bytes", python_option(memory.kv_cache_memory_bytes)),

@@ -16,8 +16,8 @@ use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_engine::sched::pool::SlotSchedulerConfig;
 use vllm_sim_engine::sched::sglang::SglangConfig;
 use vllm_sim_engine::sched::vllm::{
-    ChunkedPrefillConfig, EncoderSchedulingConfig, LoraConfig, PrefillTransferConfig,
-    SchedulerReportingConfig, SpeculativeDecodingConfig, VllmSchedulerConfig,
+    EncoderSchedulingConfig, LoraConfig, PrefillTransferConfig, SchedulerReportingConfig,
+    SpeculativeDecodingConfig, VllmSchedulerConfig,
 };
 
 /// Starts one engine for each data-parallel rank of this process.
@@ -163,18 +163,8 @@ pub(super) fn batching_engine_config(
         max_num_seqs: engine.max_num_seqs,
         max_num_batched_tokens: engine.max_num_batched_tokens,
         max_model_len: config.model.max_model_len,
-        prefill: ChunkedPrefillConfig {
-            max_num_scheduled_tokens: Some(engine.queue.max_num_scheduled_tokens),
-            enable_chunked_prefill: engine.scheduling.enable_chunked_prefill,
-            long_prefill_token_threshold: engine.scheduling.long_prefill_token_threshold,
-            long_prefill_token_threshold_adaptive: engine
-                .scheduling
-                .long_prefill_token_threshold_adaptive,
-            prefill_schedule_interval: engine.scheduling.prefill_schedule_interval,
-            reserve_full_prompt: engine.queue.reserve_full_prompt,
-        },
-        enable_prefix_caching: engine.prefix_cache.enable_prefix_caching
-            || engine.prefix_cache.enable_kvcache,
+        prefill: engine.prefill,
+        enable_prefix_caching: engine.prefix_cache.is_enabled(),
         policy: engine.scheduling.policy,
         async_scheduling: engine.scheduling.async_scheduling,
         victim: engine.scheduling.victim,

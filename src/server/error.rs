@@ -1,4 +1,5 @@
 use std::io;
+use std::path::PathBuf;
 
 use crate::tls::ServerTlsError;
 use vllm_sim_config::ConfigError;
@@ -28,20 +29,14 @@ pub enum StartError {
     /// A setting that only start-up can check is invalid.
     #[error(transparent)]
     Config(#[from] ConfigError),
-    /// The scenario file (`--scenario`) is invalid.
-    #[error("--scenario {path}: {why}")]
-    Scenario {
-        /// Path of the invalid scenario file.
+    /// The scenario file (`--scenario`) or the file of scripted replies (`--replies`) is invalid.
+    #[error("{flag} {path}: {why}")]
+    File {
+        /// Flag of the invalid file.
+        flag: &'static str,
+        /// Path of the invalid file.
         path: String,
-        /// Reason why the scenario file is invalid.
-        why: String,
-    },
-    /// The file of scripted replies (`--replies`) is invalid.
-    #[error("--replies {path}: {why}")]
-    Replies {
-        /// Path of the invalid file of scripted replies.
-        path: String,
-        /// Reason why the file of scripted replies is invalid.
+        /// Reason why the file is invalid.
         why: String,
     },
     /// The model weights leave no GPU memory for a KV cache.
@@ -78,6 +73,16 @@ pub(crate) fn feature_not_built_message(feature: &str) -> String {
 /// Converts an error to [`StartError::Engine`].
 pub(super) fn engine_start_error(problem: impl ToString) -> StartError {
     StartError::Engine(problem.to_string())
+}
+
+/// Returns the error for the file that `flag` names.
+pub(super) fn invalid_file_error(
+    flag: &'static str,
+    path: Option<&PathBuf>,
+    why: impl ToString,
+) -> StartError {
+    let path = path.map_or_else(String::new, |path| path.display().to_string());
+    StartError::File { flag, path, why: why.to_string() }
 }
 
 /// Returns the remedy for an address that cannot be bound because its port is in use.

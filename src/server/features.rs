@@ -1,79 +1,43 @@
 //! Checks that the program was built with the Cargo features that a configuration needs.
 
 use super::error::StartError;
-use super::setup;
 use vllm_sim_config::Config;
 
-struct OptionalFeature {
-    feature: &'static str,
-    built: bool,
-    flags: &'static str,
-    is_wanted: fn(&Config) -> bool,
-}
+/// Name of a Cargo feature, and whether the program was built with it.
+type CargoFeature = (&'static str, bool);
 
-const OPTIONAL_FEATURES: [OptionalFeature; 9] = [
-    OptionalFeature {
-        feature: "download",
-        built: cfg!(feature = "download"),
-        flags: "--dataset-url",
-        is_wanted: |config| config.content.dataset.as_ref().is_some_and(|d| d.url.is_some()),
-    },
-    OptionalFeature {
-        feature: "download",
-        built: cfg!(feature = "download"),
-        flags: "--download-tokenizer",
-        is_wanted: |config| config.model.tokenizer.download,
-    },
-    OptionalFeature {
-        feature: "grpc",
-        built: cfg!(feature = "grpc"),
-        flags: "--grpc-port",
-        is_wanted: |config| config.server.grpc_port.is_some(),
-    },
-    OptionalFeature {
-        feature: "otel",
-        built: cfg!(feature = "otel"),
-        flags: "--otlp-traces-endpoint",
-        is_wanted: |config| config.server.otlp.traces_endpoint.is_some(),
-    },
-    OptionalFeature {
-        feature: "sqlite",
-        built: cfg!(feature = "sqlite"),
-        flags: "--dataset-path",
-        is_wanted: |config| config.content.dataset.is_some(),
-    },
-    OptionalFeature {
-        feature: "zmq",
-        built: cfg!(feature = "zmq"),
-        flags: "KV events (--kv-events-config, --zmq-endpoint, --enable-kvcache)",
-        is_wanted: |config| config.kv_events.enabled && setup::has_prefix_cache(config),
-    },
-    OptionalFeature {
-        feature: "zmq",
-        built: cfg!(feature = "zmq"),
-        flags: "--kv-transfer-config",
-        is_wanted: |config| config.kv_transfer.is_some(),
-    },
-    OptionalFeature {
-        feature: "zmq",
-        built: cfg!(feature = "zmq"),
-        flags: "--disaggregation-mode",
-        is_wanted: |config| config.disaggregation.is_some(),
-    },
-    OptionalFeature {
-        feature: "zmq",
-        built: cfg!(feature = "zmq"),
-        flags: "--headless",
-        is_wanted: |config| config.server.headless,
-    },
+const DOWNLOAD: CargoFeature = ("download", cfg!(feature = "download"));
+const GRPC: CargoFeature = ("grpc", cfg!(feature = "grpc"));
+const OTEL: CargoFeature = ("otel", cfg!(feature = "otel"));
+const SQLITE: CargoFeature = ("sqlite", cfg!(feature = "sqlite"));
+const ZMQ: CargoFeature = ("zmq", cfg!(feature = "zmq"));
+
+/// Cargo feature, the flags in need of it, and a check whether a configuration sets them.
+type FlagsOfFeature = (CargoFeature, &'static str, fn(&Config) -> bool);
+
+const FLAGS_OF_FEATURES: [FlagsOfFeature; 9] = [
+    (DOWNLOAD, "--dataset-url", |config| {
+        config.content.dataset.as_ref().is_some_and(|dataset| dataset.url.is_some())
+    }),
+    (DOWNLOAD, "--download-tokenizer", |config| config.model.tokenizer.download),
+    (GRPC, "--grpc-port", |config| config.server.grpc_port.is_some()),
+    (OTEL, "--otlp-traces-endpoint", |config| config.server.otlp.traces_endpoint.is_some()),
+    (SQLITE, "--dataset-path", |config| config.content.dataset.is_some()),
+    (ZMQ, "KV events (--kv-events-config, --zmq-endpoint, --enable-kvcache)", |config| {
+        config.kv_events.enabled && config.engine.has_prefix_cache()
+    }),
+    (ZMQ, "--kv-transfer-config", |config| config.kv_transfer.is_some()),
+    (ZMQ, "--disaggregation-mode", |config| config.disaggregation.is_some()),
+    (ZMQ, "--headless", |config| config.server.headless),
 ];
 
 pub(super) fn check_required_features(config: &Config) -> Result<(), StartError> {
-    let missing = |part: &&OptionalFeature| !part.built && (part.is_wanted)(config);
-    match OPTIONAL_FEATURES.iter().find(missing) {
-        Some(part) => Err(StartError::MissingFeature { flags: part.flags, feature: part.feature }),
-        None => Ok(()),
+    for ((feature, is_built), flags, are_set) in FLAGS_OF_FEATURES {
+        if !is_built && are_set(config) {
+            return Err(StartError::MissingFeature { flags, feature });
+        }
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -87,8 +51,8 @@ mod tests {
             let args = [&["--model", "m"], args].concat();
             let loaded =
                 LoadedConfig::from_flags(CliMode::Vllm, &args).expect("flags that are right");
-            let parts = OPTIONAL_FEATURES.iter().filter(|part| (part.is_wanted)(&loaded.config));
-            parts.map(|part| part.flags).collect()
+            let set = FLAGS_OF_FEATURES.iter().filter(|(_, _, are_set)| are_set(&loaded.config));
+            set.map(|(_, flags, _)| *flags).collect()
         };
         assert!(asks(&[]).is_empty());
         assert_eq!(asks(&["--download-tokenizer"]), ["--download-tokenizer"]);

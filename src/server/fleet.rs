@@ -30,68 +30,67 @@ impl ServerFleet {
     ///
     /// # Errors
     /// [`StartError`] of the first server that fails; the others are stopped.
-    #[expect(clippy::disallowed_methods, reason = "the engines' clock may start here")]
     pub async fn start_all_servers(loaded: LoadedConfig) -> Result<Self, StartError> {
+        let mut fleet = Self { servers: Vec::new(), supervisor: None };
+        match fleet.start_members(&loaded).await {
+            Ok(()) => {
+                // Scripts take these lines for the start of the whole deployment.
+                fleet.servers.iter().for_each(SimulatorServer::log_accepting_requests);
+                Ok(fleet)
+            }
+            Err(error) => {
+                fleet.shut_down_all_servers().await;
+                Err(error)
+            }
+        }
+    }
+
+    #[expect(clippy::disallowed_methods, reason = "the engines' clock may start here")]
+    async fn start_members(&mut self, loaded: &LoadedConfig) -> Result<(), StartError> {
         features::check_required_features(&loaded.config)?;
         let texts = SharedServerAssets::open_shared_assets(&loaded.config).await?;
         let scenario = scenario::read_fault_scenario(&loaded.config)?;
         let members = config_per_server(&loaded.config)?;
         // Ranks of a replica share one admin state; replicas are independent.
         let ranks = members.len() / loaded.config.engine.replicas.count.max(1) as usize;
-        let mut fleet = Self { servers: Vec::new(), supervisor: None };
         let mut in_step = None;
         for (index, config) in members.into_iter().enumerate() {
-            let mut member = loaded.clone();
-            member.config = config.clone();
             if index % ranks == 0 {
                 tokio::time::sleep(replica_start_delay(&config.engine, index / ranks)).await;
                 // With a port per rank, the engines of several servers may run in lockstep.
                 in_step = engines::lockstep_rank_group(&config, ranks as u32, Instant::now())?;
             }
-            let admin_state = match fleet.servers.last() {
+            let admin_state = match self.servers.last() {
                 Some(last) if index % ranks != 0 => last.app_state().admin_state().clone(),
                 _ => Arc::default(),
             };
             let shared = (admin_state, in_step.clone());
-            match SimulatorServer::start_with_assets(config, Some(member), shared, texts.clone())
-                .await
-            {
-                Ok(server) => fleet.servers.push(server),
+            let mut member = loaded.clone();
+            member.config = config;
+            match SimulatorServer::start_with_assets(member, shared, texts.clone()).await {
+                Ok(server) => self.servers.push(server),
                 Err(error) => {
                     if let Some(in_step) = in_step {
                         in_step.stop_accepting_engines();
                     }
-                    fleet.shut_down_all_servers().await;
                     return Err(error);
                 }
             }
         }
-        let apps = fleet.servers.iter().map(|server| Arc::downgrade(server.app_state()));
-        let apps: Vec<_> = apps.collect();
-        for server in &fleet.servers {
-            server.app_state().set_dashboard_fleet(apps.clone());
+        let apps: Vec<_> = self.servers.iter().map(|server| server.app_state().clone()).collect();
+        for app in &apps {
+            app.set_dashboard_fleet(apps.iter().map(Arc::downgrade).collect());
         }
-        for server in fleet.servers.iter().step_by(ranks) {
+        for server in self.servers.iter().step_by(ranks) {
             let (state, config) = (server.app_state().admin_state(), server.config());
-            if let Err(error) = scenario::start_fault_scenario(state, config, scenario.clone()) {
-                fleet.shut_down_all_servers().await;
-                return Err(error);
-            }
+            scenario::start_fault_scenario(state, config, scenario.clone())?;
         }
         if let Some(port) = loaded.config.engine.parallel.supervisor_port {
-            let apps: Vec<_> = fleet.servers.iter().map(|s| s.app_state().clone()).collect();
             let host = loaded.config.server.host.as_deref();
-            match HealthSupervisor::start_health_endpoint(host, port, &apps).await {
-                Ok(supervisor) => fleet.supervisor = Some(supervisor),
-                Err(error) => {
-                    fleet.shut_down_all_servers().await;
-                    return Err(error);
-                }
-            }
+            let supervisor = HealthSupervisor::start_health_endpoint(host, port, &apps).await?;
+            self.supervisor = Some(supervisor);
         }
-        // Scripts take these lines for the start of the whole deployment.
-        fleet.servers.iter().for_each(SimulatorServer::log_accepting_requests);
-        Ok(fleet)
+        Ok(())
     }
 
     /// Returns the address of the health endpoint for all servers, which vLLM's multi-port mode
@@ -103,11 +102,6 @@ impl ServerFleet {
     /// Returns the running servers, in the order of their ports.
     pub fn running_servers(&self) -> &[SimulatorServer] {
         &self.servers
-    }
-
-    /// Returns the address of the first server; `None` for a Unix socket.
-    pub fn first_server_address(&self) -> Option<SocketAddr> {
-        self.servers.first().and_then(|server| server.address)
     }
 
     /// Shuts down all servers at the same time, as [`SimulatorServer::shut_down_server`] does for each.

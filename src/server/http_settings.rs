@@ -40,7 +40,7 @@ pub(super) fn http_api_settings(config: &Config) -> HttpSettings {
         parallel: engine.parallel.clone(),
         cache: KvCacheSettings {
             block_size: engine.block_size,
-            finds_prefixes: prefix_caching_enabled(config),
+            finds_prefixes: config.engine.prefix_cache.is_enabled(),
             hit_threshold: engine.prefix_cache.cache_hit_threshold,
         },
         kv_transfer: config.kv_transfer.clone(),
@@ -64,13 +64,8 @@ pub(super) fn initial_runtime_settings(config: &Config) -> RuntimeSettings {
         has_images: config.content.omni,
         images: ImageOutputSettings::from_config(config),
         fake_metrics: config.metrics.fake.clone().unwrap_or_default(),
-        finds_prefixes: prefix_caching_enabled(config),
+        finds_prefixes: config.engine.prefix_cache.is_enabled(),
     }
-}
-
-fn prefix_caching_enabled(config: &Config) -> bool {
-    let cache = &config.engine.prefix_cache;
-    cache.enable_kvcache || cache.enable_prefix_caching
 }
 
 fn answer_settings(config: &Config) -> ResponseSettings {

@@ -100,23 +100,11 @@ impl SimulatorServer {
     ///
     /// # Errors
     /// [`StartError`]; everything that was started is stopped.
-    pub async fn start_server(config: Config) -> Result<Self, StartError> {
-        features::check_required_features(&config)?;
-        let texts = SharedServerAssets::open_shared_assets(&config).await?;
-        Self::start_with_assets(config, None, (Arc::default(), None), texts).await
-    }
-
-    /// Starts a server whose settings can be changed at run time.
-    ///
-    /// # Errors
-    /// Same errors as [`Self::start_server`].
-    pub async fn start_from_loaded_config(loaded: LoadedConfig) -> Result<Self, StartError> {
+    pub async fn start_server(loaded: LoadedConfig) -> Result<Self, StartError> {
         features::check_required_features(&loaded.config)?;
         let texts = SharedServerAssets::open_shared_assets(&loaded.config).await?;
-        let config = loaded.config.clone();
-        let scenario = scenario::read_fault_scenario(&config)?;
-        let server =
-            Self::start_with_assets(config, Some(loaded), (Arc::default(), None), texts).await?;
+        let scenario = scenario::read_fault_scenario(&loaded.config)?;
+        let server = Self::start_with_assets(loaded, (Arc::default(), None), texts).await?;
         match scenario::start_fault_scenario(
             server.app_state().admin_state(),
             server.config(),
@@ -132,13 +120,12 @@ impl SimulatorServer {
 
     #[expect(clippy::disallowed_methods, reason = "the server's clock starts here")]
     async fn start_with_assets(
-        config: Config,
-        loaded: Option<LoadedConfig>,
+        loaded: LoadedConfig,
         (admin_state, ranks): (Arc<AdminState>, Option<LiveRankGroup>),
         texts: SharedServerAssets,
     ) -> Result<Self, StartError> {
         let started = ranks.as_ref().map_or_else(Instant::now, LiveRankGroup::clock_epoch);
-        let config = Arc::new(config);
+        let config = Arc::new(loaded.config.clone());
         let acceptor = open_tls_acceptor(&config)?;
         let replies = replies::read_scripted_replies(&config)?;
         let peers = peers::dashboard_peers(&config)?;
@@ -177,13 +164,7 @@ impl SimulatorServer {
         };
         let app = backend.create_app_state(&config, parts);
         let mut accepting = backend.start_bootstrap_servers(&config, &app).await?;
-        match loaded {
-            Some(loaded) => app.add_server_to_admin_state(loaded),
-            None => app
-                .service()
-                .faults
-                .set_initial_fault_settings(setup::initial_live_fault_settings(&config)),
-        }
+        app.add_server_to_admin_state(loaded);
         accepting.spawn(vllm_sim_http::sample_metrics_periodically(Arc::downgrade(&app)));
         if let Some((engines, every)) = logged {
             accepting.spawn(stats_log::log_engine_stats_periodically(engines, every));

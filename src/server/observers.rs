@@ -100,7 +100,7 @@ impl ServerObservers {
             observers.push(Box::new(MfuObserver::new(series, model, features)));
         }
         #[cfg(feature = "zmq")]
-        if config.kv_events.enabled && setup::has_prefix_cache(config) {
+        if config.kv_events.enabled && config.engine.has_prefix_cache() {
             let publisher = start_kv_event_publisher(config, (rank, port), &self.event_loss)?;
             observers.push(Box::new(KvEventObserver::new(publisher, features.steps)));
         }

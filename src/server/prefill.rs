@@ -19,7 +19,8 @@ use {
     vllm_sim_config::KvConnector,
     vllm_sim_engine::driver::KvSourceServer,
     vllm_sim_observe::kv_transfer::{
-        KvBlockReadListener, KvHandshakeRules, KvTransferEngineMetadata, PrefillHandshakes,
+        KvHandshakeRules, KvTransferEngineMetadata, PrefillHandshakes, ZmqMessageListener,
+        listen_for_kv_block_reads,
     },
     vllm_sim_service::{InferenceService, PrefillHandshake},
 };
@@ -33,7 +34,7 @@ pub(super) fn start_block_read_listeners(
     config: &Config,
     service: &Arc<InferenceService>,
     engine_ids: &Arc<OnceLock<Vec<String>>>,
-) -> Vec<KvBlockReadListener> {
+) -> Vec<ZmqMessageListener> {
     let transfer = config.kv_transfer.as_ref();
     let Some(transfer) = transfer.filter(|transfer| transfer.kv_block_lease_duration().is_some())
     else {
@@ -56,7 +57,7 @@ pub(super) fn start_block_read_listeners(
             let engine_id = engine_ids.get()?.get(index)?.clone();
             Some(KvTransferEngineMetadata { engine_id, block_size })
         };
-        match KvBlockReadListener::start_listening(&endpoint, metadata, on_read) {
+        match listen_for_kv_block_reads(&endpoint, metadata, on_read) {
             Ok(listener) => listeners.push(listener),
             Err(error) => tracing::warn!(
                 endpoint,

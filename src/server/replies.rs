@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::error::StartError;
+use super::error::{StartError, invalid_file_error};
 use vllm_sim_config::Config;
 use vllm_sim_service::InferenceService;
 use vllm_sim_service::scripted::{ReplyRules, UnmatchedRequestPolicy};
@@ -73,9 +73,5 @@ pub(super) fn log_unused_scripted_replies<'s>(
 }
 
 fn failed(config: &Config, why: impl ToString) -> StartError {
-    let path = config.faults.replies.as_ref();
-    StartError::Replies {
-        path: path.map_or_else(String::new, |path| path.display().to_string()),
-        why: why.to_string(),
-    }
+    invalid_file_error("--replies", config.faults.replies.as_ref(), why)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::error::StartError;
+use super::error::{StartError, invalid_file_error};
 use vllm_sim_config::Config;
 use vllm_sim_http::AdminState;
 use vllm_sim_observe::metrics::{Metrics, RejectionReason};
@@ -50,9 +50,5 @@ pub(super) fn start_fault_scenario(
 }
 
 fn scenario_error(config: &Config, why: impl ToString) -> StartError {
-    let path = config.faults.scenario.as_ref();
-    StartError::Scenario {
-        path: path.map_or_else(String::new, |path| path.display().to_string()),
-        why: why.to_string(),
-    }
+    invalid_file_error("--scenario", config.faults.scenario.as_ref(), why)
 }

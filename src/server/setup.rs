@@ -18,8 +18,8 @@ use vllm_sim_observe::metrics::{
 };
 #[cfg(feature = "grpc")]
 use vllm_sim_service::InferenceService;
+use vllm_sim_service::NgramLookupSettings;
 use vllm_sim_service::prompt::{MediaLimits, MediaSettings, PromptSettings};
-use vllm_sim_service::{LiveFaultSettings, NgramLookupSettings};
 use vllm_sim_tokenizer::{HuggingFaceHubSettings, MediaModality, TokenizerLocation};
 
 /// Default number of KV cache blocks per data-parallel rank.
@@ -46,6 +46,7 @@ pub(super) fn tokenizer_location(
         };
     }
     let mut hub = HuggingFaceHubSettings::from_env(env);
+    hub.cache = source.cache_dir.clone().unwrap_or(hub.cache);
     hub.token = source.hf_token.clone().or(hub.token);
     hub.endpoint = source.hf_endpoint.clone().or(hub.endpoint);
     let revision = source.revision.clone();
@@ -59,27 +60,6 @@ pub(super) fn needs_tokenizer(config: &Config) -> bool {
     source.download || source.name != config.model.name
 }
 
-/// Returns the initial values of the fault settings that can change at run time.
-pub(super) fn initial_live_fault_settings(config: &Config) -> LiveFaultSettings {
-    LiveFaultSettings {
-        rates: config.faults.rates.clone(),
-        admission: config.engine.queue.admission,
-        health: config.faults.health_status,
-        retry_after_seconds: config.faults.retry_after_seconds,
-        ..LiveFaultSettings::default()
-    }
-}
-
-pub(super) fn has_prefix_cache(config: &Config) -> bool {
-    match config.engine.scheduler {
-        SchedulerKind::Pool => {
-            config.engine.prefix_cache.enable_kvcache
-                || config.engine.prefix_cache.enable_prefix_caching
-        }
-        SchedulerKind::Vllm | SchedulerKind::Sglang => true,
-    }
-}
-
 /// Returns the number of KV cache blocks of one data-parallel rank, including vLLM's null block.
 ///
 /// The number is the planned or configured one, the number that fits into memory, or a default.
@@ -91,7 +71,7 @@ pub(super) fn kv_block_count(config: &Config) -> u32 {
 
 /// Returns the KV cache settings of the scheduler named `pool`; `None` without a KV cache.
 pub(super) fn kv_block_pool_config(config: &Config) -> Option<BlockPoolConfig> {
-    has_prefix_cache(config).then(|| BlockPoolConfig {
+    config.engine.has_prefix_cache().then(|| BlockPoolConfig {
         // vLLM's count includes a null block, llm-d's does not.
         num_blocks: kv_block_count(config)
             .saturating_add(u32::from(config.engine.prefix_cache.enable_kvcache)),
@@ -137,10 +117,8 @@ pub(super) fn block_hash_config(config: &Config) -> Option<BlockHashConfig> {
     let engine = &config.engine;
     // KV events and `/debug/kv_cache` expose the hashes.
     let shown = config.kv_events.enabled || config.server.routes.dev_mode;
-    let found = engine.prefix_cache.enable_prefix_caching
-        || engine.prefix_cache.enable_kvcache
-        || engine.kv_offload.is_some();
-    (has_prefix_cache(config) && found).then(|| BlockHashConfig {
+    let found = engine.prefix_cache.is_enabled() || engine.kv_offload.is_some();
+    (engine.has_prefix_cache() && found).then(|| BlockHashConfig {
         algo: if shown { engine.prefix_cache.hash_algo } else { BlockHashAlgorithm::Internal },
         seed: engine.prefix_cache.hash_seed.clone(),
         block_size: engine.block_size,
@@ -188,8 +166,7 @@ pub(super) fn ngram_speculation_settings(config: &Config) -> Option<NgramLookupS
 /// Returns the engine features that metrics, KV events and traces depend on.
 pub(super) fn engine_features(config: &Config) -> EngineFeatures {
     EngineFeatures {
-        cache: has_prefix_cache(config) && config.engine.prefix_cache.enable_prefix_caching
-            || config.engine.prefix_cache.enable_kvcache,
+        cache: config.engine.prefix_cache.is_enabled(),
         steps: config.engine.scheduler != SchedulerKind::Pool,
         connector: kv_connector(config).is_some() || config.engine.kv_offload.is_some(),
         transfer: uses_nixl(config).then(|| nixl_transfer(config)),
@@ -307,5 +284,28 @@ pub(super) fn metrics_settings(config: &Config, routes: Vec<String>) -> MetricsS
         routes,
         fake: fake.map(|fake| (fake, config.metrics.fake_refresh_interval)),
         ..MetricsSettings::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use vllm_sim_config::LoadedConfig;
+
+    #[test]
+    fn tokenizers_are_downloaded_to_the_configured_folder() {
+        let cache = |args: &[&str]| {
+            let args = [&["--model", "org/m"], args].concat();
+            let loaded =
+                LoadedConfig::from_flags(CliMode::Vllm, &args).expect("flags that are right");
+            match tokenizer_location(&loaded.config, &|name| (name == "HOME").then(|| "/me".into()))
+            {
+                TokenizerLocation::Hub { hub, .. } => hub.cache,
+                other => panic!("not on the hub: {other:?}"),
+            }
+        };
+        assert_eq!(cache(&[]), Path::new("/me/.cache/huggingface/hub"));
+        assert_eq!(cache(&["--hf-home", "/hf"]), Path::new("/hf/hub"));
+        assert_eq!(cache(&["--hf-home", "/hf", "--download-dir", "/models"]), Path::new("/models"));
     }
 }

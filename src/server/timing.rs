@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 
 use super::error::{StartError, engine_start_error};
 use super::setup;
-use vllm_sim_config::{Config, KernelTableSource, SchedulerKind, StepLatencySource};
+use vllm_sim_config::{
+    Config, KernelTableSource, SchedulerKind, StepLatencySource, configured_model_shape,
+};
 use vllm_sim_engine::latency::{
     AiConfiguratorSetup, AiConfiguratorStepTimes, DraftLatencyModel, Gpu, KNOWN_GPUS,
-    KvCacheMemory, LatencyModel, MfuWorkModel, ModelQuantization, ModelShape, PolynomialStepTime,
-    QuantizationScheme, RooflineCoefficients, RooflineModel, RooflineModelSetup, StepTimeGrid,
-    find_gpu, find_installed_kernel_tables, known_model_shape, kv_bytes_per_value,
-    sampling_defaults,
+    KvCacheMemory, LatencyModel, MfuWorkModel, ModelShape, PolynomialStepTime, QuantizationScheme,
+    RooflineCoefficients, RooflineModel, RooflineModelSetup, StepTimeGrid, find_gpu,
+    find_installed_kernel_tables, kv_bytes_per_value, sampling_defaults,
 };
 
 const FALLBACK_GPU: &str = "H100";
@@ -139,7 +140,7 @@ fn build_roofline_setup(
 ) -> Result<RooflineModelSetup, StartError> {
     let engine = &config.engine;
     let gpu = named_gpu(config)?;
-    let shape = configured_model_shape(config)?;
+    let shape = configured_model_shape(&config.model, engine).map_err(engine_start_error)?;
     let memory = gpu_memory_layout(config, &shape, gpu);
     let cache = engine.kv_cache.as_ref();
     let offloaded = cache.map_or(0.0, |cache| cache.offloaded_bytes);
@@ -255,32 +256,14 @@ fn named_gpu(config: &Config) -> Result<&'static Gpu, StartError> {
     })
 }
 
-/// Returns the shape of the model (layers, heads, sizes); `--quantization` applies if `config.json`
-/// names no quantization.
-fn configured_model_shape(config: &Config) -> Result<ModelShape, StartError> {
-    let name = &config.model.name;
-    let found = match &config.model.hf_config {
-        Some(config) => ModelShape::from_hf_config(config).map_err(engine_start_error)?,
-        None => known_model_shape(name).ok_or_else(|| {
-            engine_start_error(format!(
-                "the shape of {name:?} is not known: give a folder with its config.json"
-            ))
-        })?,
-    };
-    let typed = config.engine.quantization.as_deref();
-    let typed = typed.and_then(ModelQuantization::from_quantization_flag);
-    let silent = found.quantization == ModelQuantization::default();
-    let quantization = typed.filter(|_| silent).unwrap_or(found.quantization);
-    Ok(ModelShape { quantization, ..found })
-}
-
 /// Returns the compute and memory traffic per token, for `--enable-mfu-metrics` and a known model
 /// shape.
 pub(super) fn mfu_metrics_work_model(config: &Config) -> Option<MfuWorkModel> {
     if !config.metrics.mfu {
         return None;
     }
-    let shape = match configured_model_shape(config) {
+    let shape = configured_model_shape(&config.model, &config.engine);
+    let shape = match shape.map_err(engine_start_error) {
         Ok(shape) => shape,
         Err(error) => {
             tracing::warn!(%error, "--enable-mfu-metrics: the counters stay 0");
@@ -306,8 +289,8 @@ pub(super) fn mfu_metrics_work_model(config: &Config) -> Option<MfuWorkModel> {
 /// `None` if the model's shape is unknown.
 pub(super) fn kv_regions_and_bytes_per_token(config: &Config) -> Option<(u32, f64)> {
     let engine = &config.engine;
-    let shape =
-        configured_model_shape(config).ok()?.largest_pipeline_stage(engine.parallel.pipeline);
+    let shape = configured_model_shape(&config.model, engine).ok()?;
+    let shape = shape.largest_pipeline_stage(engine.parallel.pipeline);
     let width = kv_bytes_per_value(&engine.memory.kv_cache_dtype, shape.head_dim)?;
     let bytes = shape.kv_bytes_per_token(engine.parallel.tensor, 1) as f64 * width;
     let regions = if shape.mla.is_some() { 1 } else { 2 };
@@ -319,7 +302,7 @@ pub(super) fn kv_regions_and_bytes_per_token(config: &Config) -> Option<(u32, f6
 ///
 /// `None` if the model's shape is unknown.
 pub(super) fn kv_bytes_per_prompt_token(config: &Config) -> Option<f64> {
-    let shape = configured_model_shape(config).ok()?;
+    let shape = configured_model_shape(&config.model, &config.engine).ok()?;
     let width = kv_bytes_per_value(&config.engine.memory.kv_cache_dtype, shape.head_dim)?;
     Some(shape.kv_bytes_per_token(1, 1) as f64 * width)
 }
@@ -354,8 +337,8 @@ pub(super) fn kv_blocks_that_fit_in_memory(config: &Config) -> Option<u32> {
     if engine.memory.kv_cache_memory_bytes.is_none() && !roofline {
         return None;
     }
-    let memory =
-        gpu_memory_layout(config, &configured_model_shape(config).ok()?, named_gpu(config).ok()?);
+    let shape = configured_model_shape(&config.model, engine).ok()?;
+    let memory = gpu_memory_layout(config, &shape, named_gpu(config).ok()?);
     let fit = match engine.memory.kv_cache_memory_bytes {
         // The cast saturates. vLLM reports the same number, of which the first block is never used.
         Some(bytes) => (bytes as f64 / memory.block_bytes) as u32,

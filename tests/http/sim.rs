@@ -84,7 +84,7 @@ impl Sim {
         loaded.config.server.port = 0;
         // Lines that no test reads.
         loaded.config.server.log.access = false;
-        let server = SimulatorServer::start_from_loaded_config(loaded).await.expect("a start");
+        let server = SimulatorServer::start_server(loaded).await.expect("a start");
         let address = server.address;
         Self { server, address }
     }

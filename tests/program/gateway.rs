@@ -120,8 +120,8 @@ impl Fleet {
         flags.extend(["--served-model-name=tiny", "--enable-prompt-tokens-details"]);
         flags.extend(ENGINE.into_iter().chain(more.iter().copied()));
         let loaded = LoadedConfig::from_flags(CliMode::Vllm, &flags).unwrap();
-        let servers = (0..3)
-            .map(|_| runtime.block_on(SimulatorServer::start_from_loaded_config(loaded.clone())));
+        let servers =
+            (0..3).map(|_| runtime.block_on(SimulatorServer::start_server(loaded.clone())));
         let servers = servers.collect::<Result<_, _>>().unwrap();
         Self { runtime, servers, dir: tempfile::tempdir().unwrap() }
     }

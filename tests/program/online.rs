@@ -44,9 +44,8 @@ impl Sim {
         flags.extend(more);
         let loaded = LoadedConfig::from_flags(CliMode::Vllm, &flags).expect("good flags");
         let runtime = Runtime::new().expect("there are threads");
-        let server = runtime
-            .block_on(SimulatorServer::start_from_loaded_config(loaded.clone()))
-            .expect("it starts");
+        let server =
+            runtime.block_on(SimulatorServer::start_server(loaded.clone())).expect("it starts");
         let scheme = match more.iter().any(|flag| flag.starts_with("--ssl-certfile")) {
             true => "https",
             false => "http",

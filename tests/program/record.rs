@@ -26,7 +26,7 @@ async fn server(flags: &[&str]) -> (SimulatorServer, String) {
     all.extend(flags);
     let mut loaded = LoadedConfig::from_flags(CliMode::Llmd, &all).unwrap();
     loaded.config.server.port = 0;
-    let server = SimulatorServer::start_server(loaded.config).await.unwrap();
+    let server = SimulatorServer::start_server(loaded).await.unwrap();
     let base = format!("http://{}", server.address.unwrap());
     (server, base)
 }

@@ -31,7 +31,7 @@ pub(super) fn kv_block_size_tokens(
     let size = v.get(flag)?;
     let vllms = v.cli_mode == CliMode::Vllm && scheduler == SchedulerKind::Vllm;
     let gpu = v.get(&engine::GPU)?.as_deref().and_then(latency::find_gpu);
-    let Some(shape) = model_shape(model).filter(|_| vllms) else {
+    let Some(shape) = model.shape().ok().filter(|_| vllms) else {
         return Ok(size);
     };
     if shape.state.is_some() {
@@ -76,13 +76,6 @@ fn raise_to_hold_mamba_state(
         v.record_value_derived_by_rule(&kv::BLOCK_SIZE, grown, rule);
     }
     Ok(grown.max(size))
-}
-
-fn model_shape(model: &ModelConfig) -> Option<ModelShape> {
-    match &model.hf_config {
-        Some(config) => ModelShape::from_hf_config(config).ok(),
-        None => latency::known_model_shape(&model.name),
-    }
 }
 
 /// Returns the smallest KV cache block size, from 16 tokens on, that the attention backend

@@ -4,6 +4,9 @@
 //! `--flag value`, `--flag=value`, `--no-flag`, `--flag true`, `-tp 2`, `-O3`, `--flag.key value`,
 //! lists up to the next flag.
 
+use std::iter::Peekable;
+use std::slice;
+
 use super::did_you_mean::closest_known_name;
 use super::error::{ConfigError, bail, invalid};
 use super::flag::{FlagKind, FlagSpec};
@@ -68,37 +71,24 @@ pub(super) fn parse_command_line(
     words: &[String],
     unknown: UnknownFlagPolicy,
 ) -> Result<ParsedCommandLine, ConfigError> {
-    let mut reader = CommandLineParser { words, at: 0, out: ParsedCommandLine::default(), unknown };
-    while let Some(word) = reader.next_word() {
+    let words = words.iter().peekable();
+    let mut reader = CommandLineParser { words, out: ParsedCommandLine::default(), unknown };
+    while let Some(word) = reader.words.next() {
         reader.parse_word(word)?;
     }
     Ok(reader.out)
 }
 
 struct CommandLineParser<'a> {
-    words: &'a [String],
-    at: usize,
+    words: Peekable<slice::Iter<'a, String>>,
     out: ParsedCommandLine,
     unknown: UnknownFlagPolicy,
 }
 
 impl<'a> CommandLineParser<'a> {
-    fn next_word(&mut self) -> Option<&'a str> {
-        let word = self.words.get(self.at)?;
-        self.at += 1;
-        Some(word)
-    }
-
-    fn peek_word(&self) -> Option<&'a str> {
-        self.words.get(self.at).map(String::as_str)
-    }
-
     fn parse_word(&mut self, word: &'a str) -> Result<(), ConfigError> {
         match word {
-            "--" => {
-                self.out.positional.extend_from_slice(&self.words[self.at..]);
-                self.at = self.words.len();
-            }
+            "--" => self.out.positional.extend(self.words.by_ref().cloned()),
             "-h" => self.out.help = Some(HelpRequest::Short),
             "--help" => self.out.help = Some(HelpRequest::Long),
             "--version" | "-V" => self.out.version = true,
@@ -120,11 +110,9 @@ impl<'a> CommandLineParser<'a> {
     }
 
     fn parse_long_flag(&mut self, word: &'a str, body: &'a str) -> Result<(), ConfigError> {
-        let (name, inline) = split_at_equals_sign(body);
-        let (base, key) = match name.split_once('.') {
-            Some((base, key)) => (base, Some(key)),
-            None => (name, None),
-        };
+        // `--flag.key+=a,b`: the plus is part of the name.
+        let (name, inline) = split_at_first(body, '=');
+        let (base, key) = split_at_first(name, '.');
         let base = base.replace('_', "-");
         if let Some(known) = find_long_flag(&base) {
             return self.set_known_flag(known, &base, key, inline);
@@ -162,11 +150,9 @@ impl<'a> CommandLineParser<'a> {
 
     fn parse_short_flag(&mut self, word: &'a str) -> Result<(), ConfigError> {
         let body = &word[1..];
-        let (name, inline) = split_at_equals_sign(body);
-        let (base, key) = match name.split_once('.') {
-            Some((base, key)) => (base, Some(key)),
-            None => (name, None),
-        };
+        // `--flag.key+=a,b`: the plus is part of the name.
+        let (name, inline) = split_at_first(body, '=');
+        let (base, key) = split_at_first(name, '.');
         if let Some(known) = find_short(base) {
             return self.set_known_flag(known, base, key, inline);
         }
@@ -251,14 +237,12 @@ impl<'a> CommandLineParser<'a> {
         if let Some(value) = inline {
             return value.to_owned();
         }
-        match self.peek_word() {
-            Some(word) if matches!(word.to_ascii_lowercase().as_str(), "true" | "false") => {
-                self.at += 1;
-                self.out.layer.warnings.push(format!("--{typed} {word}: read as --{typed}={word}"));
-                word.to_ascii_lowercase()
-            }
-            _ => "true".to_owned(),
-        }
+        let is_bool = |word: &&String| ["true", "false"].contains(&&*word.to_ascii_lowercase());
+        let Some(word) = self.words.next_if(is_bool) else {
+            return "true".to_owned();
+        };
+        self.out.layer.warnings.push(format!("--{typed} {word}: read as --{typed}={word}"));
+        word.to_ascii_lowercase()
     }
 
     /// Returns the value of a flag: the next argument, unless it starts with `--`.
@@ -267,16 +251,8 @@ impl<'a> CommandLineParser<'a> {
         typed: &str,
         inline: Option<&'a str>,
     ) -> Result<&'a str, ConfigError> {
-        if let Some(value) = inline {
-            return Ok(value);
-        }
-        match self.peek_word() {
-            Some(word) if !word.starts_with("--") => {
-                self.at += 1;
-                Ok(word)
-            }
-            _ => Err(invalid!("--{typed} needs a value")),
-        }
+        let next = || self.words.next_if(|word| !word.starts_with("--")).map(String::as_str);
+        inline.or_else(next).ok_or_else(|| invalid!("--{typed} needs a value"))
     }
 
     /// Returns the values of a list flag: the arguments up to the next flag. Empty values are
@@ -286,10 +262,9 @@ impl<'a> CommandLineParser<'a> {
             return if value.is_empty() { Vec::new() } else { vec![value.to_owned()] };
         }
         let mut values = Vec::new();
-        while let Some(word) = self.peek_word().filter(|word| !looks_like_flag(word)) {
-            self.at += 1;
+        while let Some(word) = self.words.next_if(|word| !looks_like_flag(word)) {
             if !word.is_empty() {
-                values.push(word.to_owned());
+                values.push(word.clone());
             }
         }
         values
@@ -302,17 +277,17 @@ impl<'a> CommandLineParser<'a> {
         }
         Err(ConfigError::Unknown {
             what: "flag".to_owned(),
-            name: split_at_equals_sign(word).0.to_owned(),
+            name: split_at_first(word, '=').0.to_owned(),
             nearest: nearest_flag_name(base).map(|name| format!("--{name}")),
         })
     }
 }
 
-fn split_at_equals_sign(body: &str) -> (&str, Option<&str>) {
-    match body.split_once('=') {
-        // `--flag.key+=a,b`: the plus is part of the name.
-        Some((name, value)) => (name, Some(value)),
-        None => (body, None),
+/// Splits a text at the first `separator`; without one, the second part is `None`.
+pub(super) fn split_at_first(text: &str, separator: char) -> (&str, Option<&str>) {
+    match text.split_once(separator) {
+        Some((before, after)) => (before, Some(after)),
+        None => (text, None),
     }
 }
 
@@ -362,8 +337,8 @@ fn looks_like_flag(word: &str) -> bool {
     let Some(body) = word.strip_prefix('-') else {
         return false;
     };
-    let (name, _) = split_at_equals_sign(body);
-    let base = name.split_once('.').map_or(name, |(base, _)| base);
+    let (name, _) = split_at_first(body, '=');
+    let (base, _) = split_at_first(name, '.');
     !is_number(word) && (body == "h" || find_short(base).is_some())
 }
 

@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 
 use super::engine::read_delay_with_std_dev;
 use super::error::{ConfigError, bail, invalid};
+use super::flag::{Flag, FlagValue};
 use super::flags::content;
 use super::model::ModelConfig;
 use super::values::FlagValues;
@@ -177,30 +178,33 @@ fn read_reply_dataset(
     }))
 }
 
+/// Reads the bounds of generated arguments; `words` is the error message for an empty range.
+fn read_argument_range<T: FlagValue + PartialOrd>(
+    v: &FlagValues,
+    (least, most): (&Flag<T>, &Flag<T>),
+    words: &str,
+) -> Result<(T, T), ConfigError> {
+    let range = (v.get(least)?, v.get(most)?);
+    if range.1 < range.0 {
+        return Err(v.unsupported_value_error(words, most));
+    }
+    Ok(range)
+}
+
 fn read_tool_settings(
     v: &FlagValues,
     compat: MetricsCompat,
 ) -> Result<ToolCallSettings, ConfigError> {
-    let integer = (
-        v.get(&content::MIN_TOOL_CALL_INTEGER_PARAM)?,
-        v.get(&content::MAX_TOOL_CALL_INTEGER_PARAM)?,
-    );
-    if integer.1 < integer.0 {
-        return Err(v.unsupported_value_error(
-            "MaxToolCallIntegerParam cannot be less than MinToolCallIntegerParam",
-            &content::MAX_TOOL_CALL_INTEGER_PARAM,
-        ));
-    }
-    let number = (
-        v.get(&content::MIN_TOOL_CALL_NUMBER_PARAM)?,
-        v.get(&content::MAX_TOOL_CALL_NUMBER_PARAM)?,
-    );
-    if number.1 < number.0 {
-        return Err(v.unsupported_value_error(
-            "MaxToolCallNumberParam cannot be less than MinToolCallNumberParam",
-            &content::MAX_TOOL_CALL_NUMBER_PARAM,
-        ));
-    }
+    let integer = read_argument_range(
+        v,
+        (&content::MIN_TOOL_CALL_INTEGER_PARAM, &content::MAX_TOOL_CALL_INTEGER_PARAM),
+        "MaxToolCallIntegerParam cannot be less than MinToolCallIntegerParam",
+    )?;
+    let number = read_argument_range(
+        v,
+        (&content::MIN_TOOL_CALL_NUMBER_PARAM, &content::MAX_TOOL_CALL_NUMBER_PARAM),
+        "MaxToolCallNumberParam cannot be less than MinToolCallNumberParam",
+    )?;
     let (shortest, longest) =
         (&content::MIN_TOOL_CALL_ARRAY_PARAM_LENGTH, &content::MAX_TOOL_CALL_ARRAY_PARAM_LENGTH);
     // llm-d checks this before the bounds of each value.

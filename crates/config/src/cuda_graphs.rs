@@ -104,16 +104,10 @@ fn read_max_capture_size(
         return Err(mutually_exclusive_error(flag.name, key));
     }
     let most = value.as_u64().and_then(|most| u32::try_from(most).ok());
-    let expected = "a whole number";
-    let bad = || {
-        v.unreadable_json_value_error(
-            &engine::COMPILATION_CONFIG,
-            key,
-            &value.to_string(),
-            expected,
-        )
-    };
-    most.map(Some).ok_or_else(bad)
+    most.map(Some).ok_or_else(|| {
+        let value = value.to_string();
+        v.unreadable_json_value_error(&engine::COMPILATION_CONFIG, key, &value, "a whole number")
+    })
 }
 
 fn mutually_exclusive_error(flag: &str, key: &str) -> ConfigError {

@@ -89,8 +89,10 @@ const IGNORED_MOCKER_KEYS: &[&str] = &[
 
 /// Keys of Dynamo's mocker for which `null` means unlimited, each with the number that replaces
 /// `null`.
-const NULL_MEANS_UNLIMITED_KEYS: [(&str, &str); 2] =
-    [("max_num_seqs", "1048576"), ("max_num_batched_tokens", "16777216")];
+const NULL_MEANS_UNLIMITED_KEYS: [(&str, &FlagSpec, &str); 2] = [
+    ("max_num_seqs", &engine::MAX_NUM_SEQS.spec, "1048576"),
+    ("max_num_batched_tokens", &engine::MAX_NUM_BATCHED_TOKENS.spec, "16777216"),
+];
 
 /// Reads the engine arguments of Dynamo's mocker from a file, or from `path` itself if it starts
 /// with a brace.
@@ -179,14 +181,12 @@ impl MockerArgsReader<'_> {
                 self.set_flag(&engine::LATENCY_MODEL, "profile");
                 self.set_flag(&engine::LATENCY_PROFILE, path);
             }
-            (_, Value::Null) if NULL_MEANS_UNLIMITED_KEYS.iter().any(|(name, _)| *name == key) => {
-                let most = NULL_MEANS_UNLIMITED_KEYS.iter().find(|(name, _)| *name == key);
-                let flag = MOCKER_KEY_FLAGS.iter().find(|(name, _)| *name == key);
-                if let (Some((_, most)), Some((_, flag))) = (most, flag) {
+            (_, Value::Null) => {
+                let unlimited = NULL_MEANS_UNLIMITED_KEYS.iter().find(|(name, ..)| *name == key);
+                if let Some((_, flag, most)) = unlimited {
                     self.set_flag(flag, most);
                 }
             }
-            (_, Value::Null) => {}
             _ if IGNORED_MOCKER_KEYS.contains(&key) => self.record_ignored_key(key),
             _ if kernel_table_key_name(key).is_some() => self.read_kernel_table_key(key, value)?,
             _ => {

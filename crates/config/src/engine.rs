@@ -3,7 +3,7 @@ use std::time::Duration;
 use vllm_sim_engine::kv::BlockHashAlgorithm;
 use vllm_sim_engine::latency::{CudaGraphs, Drafter, ProfileRun};
 use vllm_sim_engine::sched::sglang::SglangSchedulePolicy;
-use vllm_sim_engine::sched::vllm::{PreemptionVictim, SchedulingPolicy};
+use vllm_sim_engine::sched::vllm::{ChunkedPrefillConfig, PreemptionVictim, SchedulingPolicy};
 use vllm_sim_engine::{TokenDelays, TtftFormula};
 use vllm_sim_service::{AdmissionLimits, ServingRole};
 
@@ -37,10 +37,11 @@ pub struct EngineConfig {
     /// Maximum number of tokens per step. Default: 8192; with `serve`, vLLM's default for the GPU,
     /// or 2048 without a GPU.
     pub max_num_batched_tokens: u32,
-    /// Limits of the waiting queue, and limits of a scheduler step other than the numbers of
-    /// sequences and tokens.
-    pub queue: StepAndQueueLimits,
-    /// Settings of chunked prefill, preemption and queue order.
+    /// Limits of the waiting queue, in requests and tokens.
+    pub queue: WaitingQueueLimits,
+    /// Settings of chunked prefill.
+    pub prefill: ChunkedPrefillConfig,
+    /// Settings of preemption and queue order.
     pub scheduling: SchedulingConfig,
     /// Settings of the durations of engine steps and of the delays of the pool scheduler.
     pub timing: StepTimingConfig,
@@ -84,32 +85,18 @@ pub struct EngineConfig {
     pub quantization: Option<String>,
 }
 
-/// Limits of a scheduler step and of the waiting queue, in tokens and requests.
+/// Limits of the waiting queue, in requests and tokens.
 #[derive(Debug, Clone, PartialEq)]
-pub struct StepAndQueueLimits {
-    /// Maximum number of tokens scheduled per step, at most the token budget.
-    pub max_num_scheduled_tokens: u32,
-    /// Whether a request waits until its whole prompt fits into the KV cache (default yes).
-    pub reserve_full_prompt: bool,
+pub struct WaitingQueueLimits {
     /// llm-d's limit of waiting requests; more get status 429 (default 1000; none with `serve`).
     pub max_waiting_queue_length: Option<u32>,
     /// vLLM's limits of waiting requests and prompt tokens; more requests get status 503.
     pub admission: AdmissionLimits,
 }
 
-/// Settings of chunked prefill, preemption and queue order.
+/// Settings of preemption and queue order.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SchedulingConfig {
-    /// Whether several steps may prefill a prompt in chunks (default yes).
-    pub enable_chunked_prefill: bool,
-    /// Maximum number of tokens that one step prefills of a long prompt; 0: the token budget.
-    pub long_prefill_token_threshold: u32,
-    /// Whether `long_prefill_token_threshold` is raised to at least the token budget divided by the
-    /// number of sequences (default no).
-    pub long_prefill_token_threshold_adaptive: bool,
-    /// Number of steps from one step with prompt tokens to the next while sequences decode (default
-    /// 1).
-    pub prefill_schedule_interval: u32,
     /// Sequence to preempt when KV blocks run out (default the youngest).
     pub victim: PreemptionVictim,
     /// Order of requests in the engine's waiting queue.
@@ -225,7 +212,6 @@ impl EngineConfig {
     ) -> Result<Self, ConfigError> {
         let latency_source = latency_source(v)?;
         let scheduler = read_scheduler_kind(v, &latency_source)?;
-        let enable_chunked_prefill = v.get(&engine::ENABLE_CHUNKED_PREFILL)?;
         let batch = SchedulerBatchLimits::from_flag_values(v, scheduler, model.max_model_len)?;
         let enable_kvcache = v.get(&kv::ENABLE_KVCACHE)?;
         let memory = v.get(&kv::KV_CACHE_MEMORY_BYTES)?;
@@ -233,7 +219,14 @@ impl EngineConfig {
         let speculative = SpeculativeConfig::from_flag_values(v, model, scheduler)?;
         let drafts = speculative.as_ref().map_or(0, |s| s.num_tokens);
         // The order decides which of several wrong flags is reported.
-        let queue = StepAndQueueLimits::from_values(v, batch.tokens)?;
+        let prefill = read_chunked_prefill(v, batch.tokens)?;
+        let queue = WaitingQueueLimits {
+            max_waiting_queue_length: v.get(&engine::MAX_WAITING_QUEUE_LENGTH)?,
+            admission: AdmissionLimits {
+                requests: v.get(&engine::MAX_NUM_QUEUED_REQS)?,
+                tokens: v.get(&engine::MAX_NUM_QUEUED_TOKENS)?,
+            },
+        };
         let timing = StepTimingConfig {
             delays: read_delays(v)?,
             latency_factor: v.get(&faults::LATENCY_FACTOR)?,
@@ -273,12 +266,8 @@ impl EngineConfig {
             kv_cache: None,
             kv_offload: None,
             prefix_cache,
+            prefill,
             scheduling: SchedulingConfig {
-                enable_chunked_prefill,
-                long_prefill_token_threshold: v.get(&engine::LONG_PREFILL_TOKEN_THRESHOLD)?,
-                long_prefill_token_threshold_adaptive: v
-                    .get(&engine::LONG_PREFILL_TOKEN_THRESHOLD_ADAPTIVE)?,
-                prefill_schedule_interval: v.get(&engine::PREFILL_SCHEDULE_INTERVAL)?,
                 victim: v.get_choice(&engine::PREEMPTION_MODE)?.unwrap_or_default(),
                 policy: v.get_choice(&engine::SCHEDULING_POLICY)?.unwrap_or_default(),
                 async_scheduling: async_scheduling(v, scheduler, speculative.as_ref())?,
@@ -299,9 +288,21 @@ impl EngineConfig {
         })
     }
 
+    /// Returns whether the engine has a prefix cache, which only the pool scheduler can lack.
+    pub fn has_prefix_cache(&self) -> bool {
+        self.scheduler != SchedulerKind::Pool || self.prefix_cache.is_enabled()
+    }
+
     /// Returns the divisor of the durations of all steps, which includes the latency factor.
     pub fn total_step_speedup_ratio(&self) -> f64 {
         self.speedup.speedup_ratio / self.timing.latency_factor
+    }
+}
+
+impl PrefixCachingConfig {
+    /// Returns whether a flag of vLLM or of llm-d enables the prefix cache.
+    pub fn is_enabled(&self) -> bool {
+        self.enable_prefix_caching || self.enable_kvcache
     }
 }
 
@@ -324,20 +325,20 @@ impl KvTransferCostConfig {
     }
 }
 
-impl StepAndQueueLimits {
-    fn from_values(v: &FlagValues, batched_tokens: u32) -> Result<Self, ConfigError> {
-        Ok(Self {
-            max_num_scheduled_tokens: v
-                .get(&engine::MAX_NUM_SCHEDULED_TOKENS)?
-                .map_or(batched_tokens, |tokens| tokens.min(batched_tokens)),
-            reserve_full_prompt: v.get(&engine::SCHEDULER_RESERVE_FULL_ISL)?,
-            max_waiting_queue_length: v.get(&engine::MAX_WAITING_QUEUE_LENGTH)?,
-            admission: AdmissionLimits {
-                requests: v.get(&engine::MAX_NUM_QUEUED_REQS)?,
-                tokens: v.get(&engine::MAX_NUM_QUEUED_TOKENS)?,
-            },
-        })
-    }
+fn read_chunked_prefill(
+    v: &FlagValues,
+    token_budget: u32,
+) -> Result<ChunkedPrefillConfig, ConfigError> {
+    let scheduled = v.get(&engine::MAX_NUM_SCHEDULED_TOKENS)?;
+    Ok(ChunkedPrefillConfig {
+        max_num_scheduled_tokens: Some(scheduled.unwrap_or(token_budget).min(token_budget)),
+        enable_chunked_prefill: v.get(&engine::ENABLE_CHUNKED_PREFILL)?,
+        long_prefill_token_threshold: v.get(&engine::LONG_PREFILL_TOKEN_THRESHOLD)?,
+        long_prefill_token_threshold_adaptive: v
+            .get(&engine::LONG_PREFILL_TOKEN_THRESHOLD_ADAPTIVE)?,
+        prefill_schedule_interval: v.get(&engine::PREFILL_SCHEDULE_INTERVAL)?,
+        reserve_full_prompt: v.get(&engine::SCHEDULER_RESERVE_FULL_ISL)?,
+    })
 }
 
 fn offloading_backend(v: &FlagValues) -> Result<&'static str, ConfigError> {

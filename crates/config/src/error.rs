@@ -1,3 +1,5 @@
+use std::path::Path;
+
 /// Error while loading a configuration. `Display` is written for the person who typed the flags.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
@@ -71,6 +73,10 @@ fn suggestion_for_unknown(what: &str, name: &str, nearest: Option<&str>) -> Stri
 }
 
 impl ConfigError {
+    pub(crate) fn unusable_file(file: &Path, reason: impl ToString) -> Self {
+        Self::File { path: file.display().to_string(), reason: reason.to_string() }
+    }
+
     /// Returns the configuration error without its warnings.
     pub fn error_without_warnings(&self) -> &Self {
         match self {

@@ -11,8 +11,7 @@ use super::model::ModelConfig;
 use super::reserved_memory::ReservedGpuMemory;
 use super::values::FlagValues;
 use vllm_sim_engine::latency::{
-    self, Gpu, KvCacheMemory, KvCachePlan, ModelQuantization, ModelShape, find_gpu,
-    kv_bytes_per_value,
+    Gpu, KvCacheMemory, KvCachePlan, ModelQuantization, ModelShape, find_gpu, kv_bytes_per_value,
 };
 use vllm_sim_engine::sched::vllm::PreemptionVictim;
 
@@ -99,7 +98,7 @@ impl KvCacheCapacity {
         let flag = &kv::KV_CACHE_DTYPE;
         let is_served = v.cli_mode == CliMode::Vllm && engine.scheduler == SchedulerKind::Vllm;
         let is_flat = v.get(&kv::DISABLE_HYBRID_KV_CACHE_MANAGER)?;
-        let shape = model_shape_with_engine_settings(model, engine);
+        let shape = configured_model_shape(model, engine).ok();
         let head_dim = shape.as_ref().map_or(128, |shape| shape.head_dim);
         let Some(width) = kv_bytes_per_value(&engine.memory.kv_cache_dtype, head_dim) else {
             if v.cli_mode == CliMode::Vllm && v.is_flag_set(flag) {
@@ -234,13 +233,10 @@ impl KvCacheCapacity {
 /// tokens, where [`KvCacheCapacity`] is unknown.
 pub(super) fn warn_of_too_few_blocks(v: &FlagValues, model: &ModelConfig, engine: &EngineConfig) {
     let cache = &engine.prefix_cache;
-    let has_blocks = engine.scheduler != SchedulerKind::Pool
-        || cache.enable_kvcache
-        || cache.enable_prefix_caching;
     let flags = [&kv::NUM_GPU_BLOCKS_OVERRIDE.spec, &kv::KV_CACHE_SIZE.spec];
     let typed = flags.into_iter().find(|flag| v.is_flag_set(flag));
     let (true, None, Some(flag), Some(blocks)) =
-        (has_blocks, &engine.kv_cache, typed, engine.memory.num_blocks)
+        (engine.has_prefix_cache(), &engine.kv_cache, typed, engine.memory.num_blocks)
     else {
         return;
     };
@@ -312,19 +308,19 @@ fn add_draft_model_layers(engine: &EngineConfig, stage: &ModelShape, width: f64)
 }
 
 /// Returns the model's layer sizes and weights; `--quantization` applies if `config.json` has none.
-pub(super) fn model_shape_with_engine_settings(
+///
+/// # Errors
+/// Returns the errors of [`ModelConfig::shape`].
+pub fn configured_model_shape(
     model: &ModelConfig,
     engine: &EngineConfig,
-) -> Option<ModelShape> {
-    let found = match &model.hf_config {
-        Some(config) => ModelShape::from_hf_config(config).ok()?,
-        None => latency::known_model_shape(&model.name)?,
-    };
+) -> Result<ModelShape, String> {
+    let found = model.shape()?;
     let typed = engine.quantization.as_deref();
     let typed = typed.and_then(ModelQuantization::from_quantization_flag);
     let silent = found.quantization == ModelQuantization::default();
     let quantization = typed.filter(|_| silent).unwrap_or(found.quantization);
-    Some(ModelShape { quantization, ..found })
+    Ok(ModelShape { quantization, ..found })
 }
 
 /// Returns whether the KV connector supports only one group of layers, and the model has several.

@@ -10,7 +10,7 @@ use super::error::{ConfigError, bail};
 use super::flag::value_to_flag_text;
 use super::flags::{self, kv};
 use super::kv_cache;
-use super::kv_transfer::KvTransferConfig;
+use super::kv_transfer::{KvTransferConfig, transfer_field_error};
 use super::model::ModelConfig;
 use super::values::FlagValues;
 use vllm_sim_engine::kv::{
@@ -147,7 +147,7 @@ impl TokenBytes {
             let part = whole / workers;
             return Some(Self { part, whole });
         }
-        let shape = kv_cache::model_shape_with_engine_settings(model, engine)?;
+        let shape = kv_cache::configured_model_shape(model, engine).ok()?;
         let width = kv_bytes_per_value(&engine.memory.kv_cache_dtype, shape.head_dim)?;
         let stage = shape.largest_pipeline_stage(pipeline);
         let part = match groups {
@@ -253,7 +253,7 @@ impl OffloadConnectorSettings {
     fn wrong_value_error(&self, v: &FlagValues, key: &str, expected: &str) -> ConfigError {
         let value = value_to_flag_text(self.extra.get(key).unwrap_or(&Value::Null));
         let key = format!("kv_connector_extra_config.{key}");
-        v.unreadable_json_value_error(&kv::KV_TRANSFER_CONFIG, &key, &value, expected)
+        transfer_field_error(v, &key, &value, expected)
     }
 
     fn get_bool(&self, v: &FlagValues, key: &str) -> Result<Option<bool>, ConfigError> {

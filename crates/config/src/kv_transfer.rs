@@ -94,15 +94,7 @@ impl KvConnector {
     }
 
     fn from_connector_name(name: &str) -> Option<Self> {
-        Some(match name {
-            "NixlConnector" | "NixlPullConnector" => Self::Nixl,
-            "NixlPushConnector" => Self::NixlPush,
-            "MoRIIOConnector" => Self::MoriIo,
-            "MooncakeConnector" => Self::Mooncake,
-            "LMCacheConnectorV1" | "LMCacheConnector" => Self::LmCache,
-            "LMCacheMPConnector" => Self::LmCacheMp,
-            _ => return None,
-        })
+        SIMULATED_CONNECTORS.iter().find(|(known, _)| *known == name)?.1
     }
 
     /// Returns whether a decode server asks a prefill server for metadata before it reads the KV
@@ -129,15 +121,14 @@ impl KvTransferConfig {
         let Some(config) = v.get(&kv::KV_TRANSFER_CONFIG)? else {
             return Ok(None);
         };
-        let text = |key: &str| config.get(key).and_then(Value::as_str).map(str::to_owned);
+        let text = |key: &str| config.get(key).and_then(Value::as_str);
         let (connector, own) = KvConnector::find_simulated_connector(&config)
             .map_or((None, &config), |(connector, own)| (Some(connector), own));
         let extra = match own.get("kv_connector_extra_config") {
             Some(Value::Object(extra)) => extra.clone(),
             _ => Map::new(),
         };
-        let name = text("kv_connector");
-        let role = read_kv_role(v, text("kv_role").as_deref(), name.as_deref())?;
+        let role = read_kv_role(v, text("kv_role"), text("kv_connector"))?;
         let (producer, consumer) = match own.get("kv_role").and_then(Value::as_str) {
             Some(own) => read_kv_role(v, Some(own), None)?,
             None => role,
@@ -150,14 +141,8 @@ impl KvTransferConfig {
             _ => given("kv_lease_duration").unwrap_or(30.0),
         };
         let lease = Duration::try_from_secs_f64(lease).map_err(|_| {
-            let expected = "seconds of at least 0";
             let key = "kv_connector_extra_config.kv_lease_duration";
-            v.unreadable_json_value_error(
-                &kv::KV_TRANSFER_CONFIG,
-                key,
-                &lease.to_string(),
-                expected,
-            )
+            transfer_field_error(v, key, &lease.to_string(), "seconds of at least 0")
         })?;
         let does_handshakes = does_handshakes(v, &extra)?
             && consumer
@@ -181,7 +166,7 @@ impl KvTransferConfig {
             connector,
             producer,
             consumer,
-            engine_id: text("engine_id"),
+            engine_id: text("engine_id").map(str::to_owned),
             side_channel,
             lease,
             bootstrap_port: starts.then_some(bootstrap_port),
@@ -209,30 +194,25 @@ fn does_handshakes(v: &FlagValues, extra: &Map<String, Value>) -> Result<bool, C
         Some(Value::Bool(asked)) => Ok(*asked),
         Some(other) => {
             let key = "kv_connector_extra_config.sim_handshake";
-            let expected = "true or false";
-            Err(v.unreadable_json_value_error(
-                &kv::KV_TRANSFER_CONFIG,
-                key,
-                &other.to_string(),
-                expected,
-            ))
+            Err(transfer_field_error(v, key, &other.to_string(), "true or false"))
         }
     }
 }
 
-/// Names of the simulated KV connectors, also as children of `MultiConnector`.
-const SIMULATED_CONNECTORS: [&str; 11] = [
-    "LMCacheConnector",
-    "LMCacheConnectorV1",
-    "LMCacheMPConnector",
-    "MoRIIOConnector",
-    "MooncakeConnector",
-    "MultiConnector",
-    "NixlConnector",
-    "NixlPullConnector",
-    "NixlPushConnector",
-    "OffloadingConnector",
-    "SimpleCPUOffloadConnector",
+/// Names of the simulated KV connectors, also as children of `MultiConnector`; `None` for those
+/// that transfer no KV cache between servers.
+const SIMULATED_CONNECTORS: [(&str, Option<KvConnector>); 11] = [
+    ("LMCacheConnector", Some(KvConnector::LmCache)),
+    ("LMCacheConnectorV1", Some(KvConnector::LmCache)),
+    ("LMCacheMPConnector", Some(KvConnector::LmCacheMp)),
+    ("MoRIIOConnector", Some(KvConnector::MoriIo)),
+    ("MooncakeConnector", Some(KvConnector::Mooncake)),
+    ("MultiConnector", None),
+    ("NixlConnector", Some(KvConnector::Nixl)),
+    ("NixlPullConnector", Some(KvConnector::Nixl)),
+    ("NixlPushConnector", Some(KvConnector::NixlPush)),
+    ("OffloadingConnector", None),
+    ("SimpleCPUOffloadConnector", None),
 ];
 
 const CONNECTORS_WITHOUT_EFFECT: [&str; 9] = [
@@ -267,11 +247,11 @@ fn check_connector(v: &FlagValues, config: &Map<String, Value>) -> Result<(), Co
         v.add_warning(format!("kv_connector {name} has no effect: it is not simulated"));
         return Ok(());
     }
-    if SIMULATED_CONNECTORS.contains(&name) {
+    let simulated = SIMULATED_CONNECTORS.map(|(known, _)| known);
+    if simulated.contains(&name) {
         return Ok(());
     }
-    let known = SIMULATED_CONNECTORS.into_iter().chain(CONNECTORS_WITHOUT_EFFECT);
-    let hint = spelling_hint(name, known);
+    let hint = spelling_hint(name, simulated.into_iter().chain(CONNECTORS_WITHOUT_EFFECT));
     let text = format!("Unsupported connector type: {name}{hint}");
     match v.cli_mode {
         CliMode::Vllm => Err(ConfigError::Invalid(text)),
@@ -282,19 +262,26 @@ fn check_connector(v: &FlagValues, config: &Map<String, Value>) -> Result<(), Co
     }
 }
 
+/// Returns the error for the value of a field of `--kv-transfer-config`.
+pub(super) fn transfer_field_error(
+    v: &FlagValues,
+    key: &str,
+    value: &str,
+    expected: &str,
+) -> ConfigError {
+    v.unreadable_json_value_error(&kv::KV_TRANSFER_CONFIG, key, value, expected)
+}
+
 fn failure_policy(
     v: &FlagValues,
-    policy: Option<String>,
+    policy: Option<&str>,
 ) -> Result<KvLoadFailurePolicy, ConfigError> {
-    match policy.as_deref() {
+    match policy {
         None | Some("fail") => Ok(KvLoadFailurePolicy::Fail),
         Some("recompute") => Ok(KvLoadFailurePolicy::Recompute),
-        Some(other) => Err(v.unreadable_json_value_error(
-            &kv::KV_TRANSFER_CONFIG,
-            "kv_load_failure_policy",
-            other,
-            "fail or recompute",
-        )),
+        Some(other) => {
+            Err(transfer_field_error(v, "kv_load_failure_policy", other, "fail or recompute"))
+        }
     }
 }
 
@@ -311,13 +298,7 @@ fn read_kv_role(
         Some("kv_consumer") => (false, true),
         Some("kv_both") => (true, true),
         Some(other) => {
-            let expected = format!("one of {roles}");
-            return Err(v.unreadable_json_value_error(
-                &kv::KV_TRANSFER_CONFIG,
-                "kv_role",
-                other,
-                expected,
-            ));
+            return Err(transfer_field_error(v, "kv_role", other, &format!("one of {roles}")));
         }
         None if connector.is_some() && v.cli_mode == CliMode::Vllm => {
             bail!("Please specify kv_role when kv_connector is set, supported roles are {roles}");

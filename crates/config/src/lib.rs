@@ -69,7 +69,7 @@ pub use did_you_mean::closest_known_name;
 pub use encoder::MediaEncoderConfig;
 pub use engine::{
     EngineConfig, KvCacheMemoryConfig, KvTransferCostConfig, PrefixCachingConfig, SchedulingConfig,
-    ServerReplicaConfig, SglangSchedulerConfig, StepAndQueueLimits, StepTimingConfig,
+    ServerReplicaConfig, SglangSchedulerConfig, StepTimingConfig, WaitingQueueLimits,
 };
 pub use engine_flags::{load_single_engine_config, nearest_engine_flag_name};
 pub use error::ConfigError;
@@ -80,7 +80,7 @@ pub use group::FlagHelpGroup;
 pub use help::{clap_command, flags_markdown, program_help_page as program_help};
 pub use ignored::{IgnoredFlagArity, all_ignored_flags, is_vllm_serve_flag};
 pub use imitated_engine::DisaggregationConfig;
-pub use kv_cache::KvCacheCapacity;
+pub use kv_cache::{KvCacheCapacity, configured_model_shape};
 pub use kv_events::KvEventsConfig;
 pub use kv_offload::KvOffloadConfig;
 pub use kv_transfer::{KvConnector, KvReadNotificationAddress, KvTransferConfig};
@@ -111,7 +111,6 @@ use self::flags::kv;
 use crate::error::bail;
 use values::FlagValues;
 use vllm_sim_engine::kv::BlockHashAlgorithm;
-use vllm_sim_engine::latency::ModelShape;
 use vllm_sim_observe::kv_events::{KvEventFormat, KvEventHashFormat};
 use vllm_sim_service::ServingRole;
 
@@ -165,7 +164,7 @@ fn runs_in_lock_step(model: &ModelConfig, engine: &EngineConfig) -> bool {
         && engine.timing.latency_source != StepLatencySource::Delays;
     // vLLM rejects expert parallelism for models without experts.
     let has_experts = || {
-        let shape = kv_cache::model_shape_with_engine_settings(model, engine);
+        let shape = kv_cache::configured_model_shape(model, engine).ok();
         shape.map_or(engine.parallel.expert, |shape| shape.moe.is_some())
     };
     engine.parallel.data > 1 && has_steps && has_experts()
@@ -176,7 +175,7 @@ impl Config {
         let mut model = ModelConfig::from_flag_values(v)?;
         vllm_names::check_vllm_names(v)?;
         let mut engine = EngineConfig::from_flag_values(v, &model)?;
-        if let Some(shape) = kv_cache::model_shape_with_engine_settings(&model, &engine) {
+        if let Ok(shape) = kv_cache::configured_model_shape(&model, &engine) {
             (engine.drafter, engine.memory.reserved) =
                 reserved_memory::reserve_draft_and_lora_memory(
                     v,
@@ -250,12 +249,8 @@ impl Config {
     ///
     /// **Source:** vLLM 0.33 `vllm/config/model.py`, `verify_with_parallel_config`.
     fn check_heads(&self, v: &FlagValues) -> Result<(), ConfigError> {
-        let shape = match &self.model.hf_config {
-            Some(config) => ModelShape::from_hf_config(config).ok(),
-            None => vllm_sim_engine::latency::known_model_shape(&self.model.name),
-        };
         let tensor = self.engine.parallel.tensor;
-        let heads = shape.map_or(tensor, |shape| shape.heads);
+        let heads = self.model.shape().map_or(tensor, |shape| shape.heads);
         if v.cli_mode == CliMode::Llmd || heads.is_multiple_of(tensor) {
             return Ok(());
         }

@@ -17,7 +17,7 @@ use super::imitated_engine::{ImitatedEngineCommandLine, imitated_engine_command_
 use super::layers::{self, ConfigLayer, ConfigLayerSetting, FlagValueSource};
 use super::values::FlagValues;
 use super::yaml::{self, UnknownKeyPolicy};
-use super::{Config, dynamo, help, ignored, show};
+use super::{Config, dynamo, help, ignored};
 use vllm_sim_engine::duration;
 use vllm_sim_observe::metrics::MetricsCompat;
 
@@ -345,30 +345,6 @@ impl LoadedConfig {
             settings,
             at_start: None,
         })
-    }
-
-    /// Returns the configuration as a YAML file for `--config`.
-    ///
-    /// Each set flag has a comment with its source; defaults are commented out.
-    pub fn to_config_yaml(&self) -> String {
-        show::format_config_yaml(self)
-    }
-
-    /// Returns the configuration as llm-d's `/admin/config` shows it: flag names, durations as
-    /// text.
-    pub fn to_admin_json(&self) -> Map<String, Value> {
-        show::effective_config_to_json(self)
-    }
-
-    /// Returns the flags of [`Self::to_admin_json`] that a file, variable, flag or admin API call
-    /// sets.
-    pub fn explicit_settings_to_admin_json(&self) -> Map<String, Value> {
-        show::explicit_config_to_json(self)
-    }
-
-    /// Returns the flags of [`Self::to_admin_json`] that were changed at run time.
-    pub fn runtime_changes_to_admin_json(&self) -> Map<String, Value> {
-        show::runtime_changed_config_to_json(self)
     }
 
     /// Returns the names of the flags that an admin API update for [`Self::with_admin_update`]

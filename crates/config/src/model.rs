@@ -12,7 +12,7 @@ use super::flags::{api, kv, model};
 use super::preview::{PreviewedPullRequest, read_previewed_pull_requests};
 use super::values::FlagValues;
 use vllm_sim_engine::latency::{
-    checkpoint_kv_cache_dtype, default_context_tokens, known_model_shape,
+    ModelShape, checkpoint_kv_cache_dtype, default_context_tokens, known_model_shape,
 };
 use vllm_sim_observe::metrics::MetricsCompat;
 use vllm_sim_tokenizer::ChatTemplateContentFormat;
@@ -130,6 +130,21 @@ fn served_names(v: &FlagValues) -> Result<Vec<String>, ConfigError> {
 }
 
 impl ModelConfig {
+    /// Returns the layer sizes and weights of the model: from its `config.json`, else the built-in
+    /// ones of a known model.
+    ///
+    /// # Errors
+    /// A message if `config.json` lacks a size, or if the model is unknown and has no `config.json`.
+    pub fn shape(&self) -> Result<ModelShape, String> {
+        match &self.hf_config {
+            Some(config) => ModelShape::from_hf_config(config).map_err(|error| error.to_string()),
+            None => known_model_shape(&self.name).ok_or_else(|| {
+                let name = &self.name;
+                format!("the shape of {name:?} is not known: give a folder with its config.json")
+            }),
+        }
+    }
+
     pub(super) fn from_flag_values(v: &FlagValues) -> Result<Self, ConfigError> {
         let name = v
             .get(&model::MODEL)?
@@ -210,10 +225,7 @@ fn hf_config(v: &FlagValues, model: &str) -> Result<Option<Value>, ConfigError> 
     let mut config = match read_json_object_file(&file)? {
         Some(config) => config,
         None if named.is_some() => {
-            return Err(ConfigError::File {
-                path: file.display().to_string(),
-                reason: "hf-config-path: no such file".to_owned(),
-            });
+            return Err(ConfigError::unusable_file(&file, "hf-config-path: no such file"));
         }
         None => {
             if overrides.is_some() {
@@ -305,14 +317,13 @@ fn task_instructions(
 /// # Errors
 /// [`ConfigError::File`] if the file cannot be read or holds no JSON object.
 pub(super) fn read_json_object_file(file: &Path) -> Result<Option<Value>, ConfigError> {
-    let wrong = |reason: String| ConfigError::File { path: file.display().to_string(), reason };
     let Some(text) = read_optional_text_file(file)? else {
         return Ok(None);
     };
     match serde_json::from_str(&text) {
         Ok(value @ Value::Object(_)) => Ok(Some(value)),
-        Ok(_) => Err(wrong("not a JSON object".to_owned())),
-        Err(error) => Err(wrong(format!("not JSON: {error}"))),
+        Ok(_) => Err(ConfigError::unusable_file(file, "not a JSON object")),
+        Err(error) => Err(ConfigError::unusable_file(file, format!("not JSON: {error}"))),
     }
 }
 
@@ -325,10 +336,7 @@ fn read_optional_text_file(file: &Path) -> Result<Option<String>, ConfigError> {
             | ErrorKind::NotADirectory
             | ErrorKind::InvalidFilename
             | ErrorKind::InvalidInput => Ok(None),
-            _ => Err(ConfigError::File {
-                path: file.display().to_string(),
-                reason: error.to_string(),
-            }),
+            _ => Err(ConfigError::unusable_file(file, error)),
         },
     }
 }
@@ -341,10 +349,8 @@ fn check_numbers(file: &Path, config: &Value) -> Result<(), ConfigError> {
             let known = value.as_f64().map(|n| n >= 1.0);
             // Some models have a list with one number per layer.
             if !known.unwrap_or(value.is_null() || value.is_array()) {
-                return Err(ConfigError::File {
-                    path: file.display().to_string(),
-                    reason: format!("{key} is {value}, must be at least 1"),
-                });
+                let reason = format!("{key} is {value}, must be at least 1");
+                return Err(ConfigError::unusable_file(file, reason));
             }
         }
     }

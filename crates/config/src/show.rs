@@ -15,29 +15,65 @@ use super::read::expand_json_lists;
 const YAML_RESERVED_WORDS: [&str; 12] =
     ["true", "false", "null", "yes", "no", "on", "off", "y", "n", "~", "nan", "inf"];
 
-pub(super) fn format_config_yaml(loaded: &LoadedConfig) -> String {
-    let cli_mode = match loaded.config.model.cli_mode {
-        CliMode::Llmd => "llm-d",
-        CliMode::Vllm => "vllm",
-    };
-    let mut out = String::from(
-        "# Configuration of vllm-sim, to use with `vllm-sim --config FILE`.\n# Default values are \
-         comments; they depend on `cli-mode`.\n",
-    );
-    for group in FlagHelpGroup::ALL_FLAG_GROUPS {
-        let mut lines = String::new();
-        if group == FlagHelpGroup::General {
-            // The mode comes first because all defaults depend on it.
-            let _ = writeln!(lines, "{}: {cli_mode}", model::CLI_MODE.name);
+impl LoadedConfig {
+    /// Returns the configuration as a YAML file for `--config`.
+    ///
+    /// Each set flag has a comment with its source; defaults are commented out.
+    pub fn to_config_yaml(&self) -> String {
+        let cli_mode = match self.config.model.cli_mode {
+            CliMode::Llmd => "llm-d",
+            CliMode::Vllm => "vllm",
+        };
+        let mut out = String::from(
+            "# Configuration of vllm-sim, to use with `vllm-sim --config FILE`.\n# Default values are \
+             comments; they depend on `cli-mode`.\n",
+        );
+        for group in FlagHelpGroup::ALL_FLAG_GROUPS {
+            let mut lines = String::new();
+            if group == FlagHelpGroup::General {
+                // The mode comes first because all defaults depend on it.
+                let _ = writeln!(lines, "{}: {cli_mode}", model::CLI_MODE.name);
+            }
+            for (flag, entry) in shown_flags_of_group(self, group) {
+                push_yaml_line(&mut lines, flag, entry);
+            }
+            if !lines.is_empty() {
+                let _ = write!(out, "\n# {}\n{lines}", group.help_text_heading());
+            }
         }
-        for (flag, entry) in shown_flags_of_group(loaded, group) {
-            push_yaml_line(&mut lines, flag, entry);
-        }
-        if !lines.is_empty() {
-            let _ = write!(out, "\n# {}\n{lines}", group.help_text_heading());
-        }
+        mask_url_passwords(&out)
     }
-    mask_url_passwords(&out)
+
+    /// Returns the configuration as llm-d's `/admin/config` shows it: flag names, durations as
+    /// text.
+    pub fn to_admin_json(&self) -> Map<String, Value> {
+        all_effective_flags()
+            .zip(&self.resolved_flags)
+            .filter(|(flag, _)| !flag.secret && flag.name != model::CONFIG.name)
+            .map(|(flag, entry)| (flag.name.to_owned(), json_value(flag, &entry.values)))
+            .collect()
+    }
+
+    /// Returns the flags of [`Self::to_admin_json`] that a file, variable, flag or admin API call
+    /// sets.
+    pub fn explicit_settings_to_admin_json(&self) -> Map<String, Value> {
+        self.filtered_admin_json(|source| {
+            !matches!(source, FlagValueSource::Default | FlagValueSource::Derived)
+        })
+    }
+
+    /// Returns the flags of [`Self::to_admin_json`] that were changed at run time.
+    pub fn runtime_changes_to_admin_json(&self) -> Map<String, Value> {
+        self.filtered_admin_json(|source| *source == FlagValueSource::Operator)
+    }
+
+    fn filtered_admin_json(&self, wanted: impl Fn(&FlagValueSource) -> bool) -> Map<String, Value> {
+        let mut all = self.to_admin_json();
+        let entries = self.resolved_flags.iter().filter(|entry| wanted(&entry.source));
+        entries
+            .filter_map(|entry| Some((entry.name.to_owned(), all.swap_remove(entry.name)?)))
+            .collect()
+    }
 }
 
 /// Replaces credentials in URLs by `***`: `user:password` or a token before the `@`.
@@ -114,36 +150,6 @@ fn quote_unless_plain(text: &str) -> String {
     let simple =
         !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || ".-+".contains(c));
     if simple { text.to_owned() } else { Value::from(text).to_string() }
-}
-
-pub(super) fn effective_config_to_json(loaded: &LoadedConfig) -> Map<String, Value> {
-    all_effective_flags()
-        .zip(&loaded.resolved_flags)
-        .filter(|(flag, _)| !flag.secret && flag.name != model::CONFIG.name)
-        .map(|(flag, entry)| (flag.name.to_owned(), json_value(flag, &entry.values)))
-        .collect()
-}
-
-pub(super) fn explicit_config_to_json(loaded: &LoadedConfig) -> Map<String, Value> {
-    filtered_config_to_json(loaded, |source| {
-        !matches!(source, FlagValueSource::Default | FlagValueSource::Derived)
-    })
-}
-
-pub(super) fn runtime_changed_config_to_json(loaded: &LoadedConfig) -> Map<String, Value> {
-    filtered_config_to_json(loaded, |source| *source == FlagValueSource::Operator)
-}
-
-fn filtered_config_to_json(
-    loaded: &LoadedConfig,
-    wanted: impl Fn(&FlagValueSource) -> bool,
-) -> Map<String, Value> {
-    let mut all = effective_config_to_json(loaded);
-    let entries = loaded.resolved_flags.iter();
-    entries
-        .filter(|entry| wanted(&entry.source))
-        .filter_map(|entry| Some((entry.name.to_owned(), all.swap_remove(entry.name)?)))
-        .collect()
 }
 
 fn json_value(flag: &FlagSpec, values: &[String]) -> Value {

@@ -210,8 +210,7 @@ impl SpeculativeConfigKeys {
                  model unless the draft model config contains an n_predict parameter."
             );
         };
-        let number = Some(number).filter(|n| (1..=MAX_DRAFTS).contains(n));
-        number.and_then(|n| u32::try_from(n).ok()).ok_or_else(|| {
+        number_up_to(number, MAX_DRAFTS).ok_or_else(|| {
             invalid!("speculative-config: num_speculative_tokens must be between 1 and 64")
         })
     }
@@ -232,8 +231,7 @@ impl SpeculativeConfigKeys {
         let Some(typed) = self.get_non_null("draft_tensor_parallel_size") else {
             return Ok(None);
         };
-        let ranks = typed.as_u64().filter(|n| (1..=65_535).contains(n));
-        let ranks = ranks.and_then(|n| u32::try_from(n).ok());
+        let ranks = typed.as_u64().and_then(|n| number_up_to(n, 65_535));
         ranks.map(Some).ok_or_else(|| {
             invalid!(
                 "speculative-config: draft_tensor_parallel_size is {typed}, must be at least 1"
@@ -343,8 +341,7 @@ impl SpeculativeConfigKeys {
             let Some(value) = self.get_non_null(key) else {
                 return Ok(None);
             };
-            let number = value.as_u64().filter(|n| (1..=MAX_DRAFTS).contains(n));
-            let number = number.and_then(|n| u32::try_from(n).ok());
+            let number = value.as_u64().and_then(|n| number_up_to(n, MAX_DRAFTS));
             let words =
                 || invalid!("speculative-config: {key} is {value}, must be between 1 and 64");
             number.map(Some).ok_or_else(words)
@@ -359,6 +356,11 @@ impl SpeculativeConfigKeys {
         }
         Ok((least, most))
     }
+}
+
+/// Returns `number` if it is from 1 to `most`.
+fn number_up_to(number: u64, most: u64) -> Option<u32> {
+    (1..=most).contains(&number).then(|| u32::try_from(number).ok()).flatten()
 }
 
 /// Returns the number of draft tokens for which the MTP modules were trained, from `config.json`.

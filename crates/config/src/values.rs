@@ -206,12 +206,8 @@ impl FlagValues {
         value: &str,
         expected: impl Into<String>,
     ) -> ConfigError {
-        ConfigError::Value {
-            flag: format!("--{}", flag.name),
-            value: value.to_owned(),
-            expected: expected.into(),
-            origin: self.flag_value_source(flag).to_string(),
-        }
+        let (flag, origin) = (format!("--{}", flag.name), self.flag_value_source(flag).to_string());
+        ConfigError::Value { flag, value: value.to_owned(), expected: expected.into(), origin }
     }
 
     pub(super) fn unreadable_json_value_error(
@@ -221,12 +217,9 @@ impl FlagValues {
         value: &str,
         expected: impl Into<String>,
     ) -> ConfigError {
-        ConfigError::Value {
-            flag: format!("--{}.{key}", flag.name),
-            value: value.to_owned(),
-            expected: expected.into(),
-            origin: self.flag_value_source(flag).to_string(),
-        }
+        let (flag, origin) =
+            (format!("--{}.{key}", flag.name), self.flag_value_source(flag).to_string());
+        ConfigError::Value { flag, value: value.to_owned(), expected: expected.into(), origin }
     }
 
     /// Returns the error for an unsupported flag value; upstream's message comes first.

@@ -108,13 +108,10 @@ fn idle_preview_reason(preview: PreviewedPullRequest, config: &Config) -> Option
         return Some("the API of another server is imitated (--compat)");
     }
     let events = &config.kv_events;
-    let has_cache = config.engine.scheduler != SchedulerKind::Pool
-        || config.engine.prefix_cache.enable_kvcache
-        || config.engine.prefix_cache.enable_prefix_caching;
     let (has_effect, why) = match preview {
         READINESS_PROGRESS_PREVIEW => (true, ""),
         KV_CACHE_TOKEN_USAGE_PREVIEW => {
-            (has_cache, "the engine has no KV cache (--enable-kvcache)")
+            (config.engine.has_prefix_cache(), "the engine has no KV cache (--enable-kvcache)")
         }
         LORA_ADAPTER_LOADED_PREVIEW => (config.lora.enabled, "LoRA is not enabled (--enable-lora)"),
         _ => (

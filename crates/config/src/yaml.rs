@@ -64,10 +64,7 @@ fn set_from_yaml_key(
 ) -> Result<(), ConfigError> {
     let source = FlagValueSource::File(path.to_owned());
     let typed = key.trim_start_matches('-');
-    let (base, below) = match typed.split_once('.') {
-        Some((base, below)) => (base, Some(below)),
-        None => (typed, None),
-    };
+    let (base, below) = command_line::split_at_first(typed, '.');
     let base = base.replace('_', "-");
     if let Some(flag) = flags::find_long_flag(&base).or_else(|| flags::find_short_flag(&base)) {
         return match below {

@@ -113,13 +113,17 @@ fn push_u_escape(out: &mut String, unit: u16) {
 
 /// Formats a float like `json.dumps`, including NaN and infinities.
 pub fn format_json_float(value: f64) -> String {
-    if value.is_finite() {
-        python_repr_of_float(value)
-    } else if value.is_nan() {
-        "NaN".to_owned()
-    } else {
-        let sign = if value < 0.0 { "-" } else { "" };
-        format!("{sign}Infinity")
+    match value.is_finite() {
+        true => python_repr_of_float(value),
+        false => text_of_non_finite(value).to_owned(),
+    }
+}
+
+fn text_of_non_finite(value: f64) -> &'static str {
+    match value {
+        v if v.is_nan() => "NaN",
+        v if v > 0.0 => "Infinity",
+        _ => "-Infinity",
     }
 }
 
@@ -329,16 +333,8 @@ pub fn json_of_number_text(text: &str) -> Value {
 
 /// Returns a JSON value for a float, finite or not.
 pub fn json_of_python_float(value: f64) -> Value {
-    serde_json::Number::from_f64(value).map_or_else(
-        || {
-            json_of_number_text(match value {
-                v if v.is_nan() => "NaN",
-                v if v > 0.0 => "Infinity",
-                _ => "-Infinity",
-            })
-        },
-        Value::Number,
-    )
+    serde_json::Number::from_f64(value)
+        .map_or_else(|| json_of_number_text(text_of_non_finite(value)), Value::Number)
 }
 
 /// Returns a JSON value for an integer of any size.

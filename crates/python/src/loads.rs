@@ -203,13 +203,8 @@ impl JsonScanner<'_> {
 
     fn parse_object(&mut self, depth: usize) -> Result<Value, JsonLoadsError> {
         let mut map = Map::new();
-        self.at += 1;
-        self.skip_blanks();
-        if self.peek_char() == Some('}') {
-            self.at += 1;
-            return Ok(Value::Object(map));
-        }
-        loop {
+        let mut has_more = self.begins_with_item('}');
+        while has_more {
             if self.peek_char() != Some('"') {
                 return self.error_here("Expecting property name enclosed in double quotes");
             }
@@ -222,38 +217,43 @@ impl JsonScanner<'_> {
             self.skip_blanks();
             let value = self.parse_value(depth)?;
             map.insert(key, value);
-            self.skip_blanks();
-            match self.peek_char() {
-                Some('}') => break,
-                Some(',') => self.at += 1,
-                _ => return self.error_here("Expecting ',' delimiter"),
-            }
-            self.skip_blanks();
+            has_more = self.has_further_item('}')?;
         }
-        self.at += 1;
         Ok(Value::Object(map))
     }
 
     fn parse_array(&mut self, depth: usize) -> Result<Value, JsonLoadsError> {
         let mut items = Vec::new();
+        let mut has_more = self.begins_with_item(']');
+        while has_more {
+            items.push(self.parse_value(depth)?);
+            has_more = self.has_further_item(']')?;
+        }
+        Ok(Value::Array(items))
+    }
+
+    /// Skips the opening bracket of an array or object, and the `closing` one if it has no items;
+    /// returns whether it has any.
+    fn begins_with_item(&mut self, closing: char) -> bool {
         self.at += 1;
         self.skip_blanks();
-        if self.peek_char() == Some(']') {
-            self.at += 1;
-            return Ok(Value::Array(items));
-        }
-        loop {
-            items.push(self.parse_value(depth)?);
-            self.skip_blanks();
-            match self.peek_char() {
-                Some(']') => break,
-                Some(',') => self.at += 1,
-                _ => return self.error_here("Expecting ',' delimiter"),
-            }
-            self.skip_blanks();
+        let is_empty = self.peek_char() == Some(closing);
+        self.at += usize::from(is_empty);
+        !is_empty
+    }
+
+    /// Skips the comma or the `closing` bracket after an item; returns whether another item follows.
+    fn has_further_item(&mut self, closing: char) -> Result<bool, JsonLoadsError> {
+        self.skip_blanks();
+        let next = self.peek_char();
+        if next != Some(closing) && next != Some(',') {
+            return self.error_here("Expecting ',' delimiter");
         }
         self.at += 1;
-        Ok(Value::Array(items))
+        if next == Some(',') {
+            self.skip_blanks();
+        }
+        Ok(next == Some(','))
     }
 
     /// Parses a JSON string after its opening quote, like `scanstring_unicode`.
@@ -346,25 +346,17 @@ impl JsonScanner<'_> {
         let start = self.at;
         let mut at = start;
         let digit = |i: usize| self.chars.get(i).is_some_and(char::is_ascii_digit);
+        let after_digits = |i: usize| (i..).find(|&i| !digit(i)).unwrap_or(i);
         if self.chars.get(at) == Some(&'-') {
             at += 1;
         }
         if !digit(at) {
             return self.error_here("Expecting value");
         }
-        if self.chars[at] == '0' {
-            at += 1;
-        } else {
-            while digit(at) {
-                at += 1;
-            }
-        }
+        at = if self.chars[at] == '0' { at + 1 } else { after_digits(at) };
         let whole = at;
         if self.chars.get(at) == Some(&'.') && digit(at + 1) {
-            at += 2;
-            while digit(at) {
-                at += 1;
-            }
+            at = after_digits(at + 1);
         }
         if matches!(self.chars.get(at), Some('e' | 'E')) {
             let mut exponent = at + 1;
@@ -372,10 +364,7 @@ impl JsonScanner<'_> {
                 exponent += 1;
             }
             if digit(exponent) {
-                while digit(exponent) {
-                    exponent += 1;
-                }
-                at = exponent;
+                at = after_digits(exponent);
             }
         }
         let text: String = self.chars[start..at].iter().collect();

@@ -154,9 +154,7 @@ impl InferenceService {
     /// Pauses generation, then clears the caches unless a later command resumed generation.
     pub async fn pause_and_clear_caches(&self, mode: PauseMode) {
         if self.pause_generation(mode).await {
-            self.command_all_engines(&EngineCommand::ResetPrefixCache(
-                PrefixCacheResetScope::Preempt,
-            ));
+            self.reset_prefix_cache(PrefixCacheResetScope::Preempt);
             self.reset_encoder_cache();
         }
     }
@@ -189,9 +187,7 @@ impl InferenceService {
             }
         };
         if self.stop_running_requests(mode, asleep).await && level > 0 {
-            self.command_all_engines(&EngineCommand::ResetPrefixCache(
-                PrefixCacheResetScope::Preempt,
-            ));
+            self.reset_prefix_cache(PrefixCacheResetScope::Preempt);
         }
     }
 
@@ -202,7 +198,7 @@ impl InferenceService {
             state.missing.insert(SleepTag::KvCache);
         });
         self.command_all_engines(&EngineCommand::Caching(false));
-        self.command_all_engines(&EngineCommand::ResetPrefixCache(PrefixCacheResetScope::Forget));
+        self.reset_prefix_cache(PrefixCacheResetScope::Forget);
     }
 
     /// Ends llm-d's sleep; enables the prefix cache again if `enable_prefix_cache` is set.

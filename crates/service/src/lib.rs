@@ -8,6 +8,7 @@ mod disaggregation;
 mod error;
 pub mod fault;
 mod fault_control;
+mod fields;
 pub mod generate;
 mod generation;
 mod job;

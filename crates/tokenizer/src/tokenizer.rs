@@ -276,8 +276,10 @@ impl Tokenizer {
         special: SpecialTokenHandling,
     ) -> Detokenizer<'_> {
         match self {
-            Self::Hf(hf) => Detokenizer::from_hf_tokenizer(hf, prompt, special),
-            Self::Simulated(simulated) => Detokenizer::from_simulated_tokenizer(simulated),
+            Self::Hf(hf) => {
+                Detokenizer(DetokenizerKind::Hf(DecodeStream::new(hf, prompt, special)))
+            }
+            Self::Simulated(simulated) => Detokenizer(DetokenizerKind::Simulated(simulated)),
         }
     }
 }
@@ -349,19 +351,7 @@ enum DetokenizerKind<'t> {
     Simulated(&'t SimulatedTokenizer),
 }
 
-impl<'t> Detokenizer<'t> {
-    pub(crate) fn from_hf_tokenizer(
-        hf: &'t HfTokenizer,
-        prompt: &[u32],
-        special: SpecialTokenHandling,
-    ) -> Self {
-        Self(DetokenizerKind::Hf(DecodeStream::new(hf, prompt, special)))
-    }
-
-    pub(crate) fn from_simulated_tokenizer(simulated: &'t SimulatedTokenizer) -> Self {
-        Self(DetokenizerKind::Simulated(simulated))
-    }
-
+impl Detokenizer<'_> {
     /// Decodes one more token id and returns the text that is complete.
     pub fn decode_token(&mut self, id: u32) -> String {
         let mut out = String::new();

@@ -81,13 +81,12 @@ async fn start(words: &[&str]) -> Running {
     let all = ["vllm-sim", "--model", "m", "--seed", "7", "--host", "127.0.0.1"];
     let args: Vec<_> = all.iter().chain(words).map(|word| (*word).to_owned()).collect();
     let env = |name: &str| (name == "POD_NAME").then(|| "pod-1".to_owned());
-    let Ok(ParsedCommand::Serve(loaded)) = load_config(&args, &env) else {
+    let Ok(ParsedCommand::Serve(mut loaded)) = load_config(&args, &env) else {
         panic!("cannot serve {args:?}");
     };
-    let mut config = loaded.config;
-    config.server.port = 0;
-    config.server.grpc_port = config.server.grpc_port.map(|_| 0);
-    let server = SimulatorServer::start_server(config).await.unwrap();
+    loaded.config.server.port = 0;
+    loaded.config.server.grpc_port = loaded.config.server.grpc_port.map(|_| 0);
+    let server = SimulatorServer::start_server(*loaded).await.unwrap();
     let connection = Connection::open(server.address.unwrap()).await;
     let client = VllmEngineClient::with_origin(connection.clone(), origin());
     Running { server, connection, client }

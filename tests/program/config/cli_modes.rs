@@ -51,7 +51,7 @@ fn each_mode_has_its_own_defaults() {
 fn each_mode_takes_the_flags_of_the_other() {
     let config = sim(&["-tp", "2", "--enable-server-load-tracking", "--no-enable-chunked-prefill"]);
     assert_eq!(config.engine.parallel.tensor, 2);
-    assert!(config.server.routes.load_tracking && !config.engine.scheduling.enable_chunked_prefill);
+    assert!(config.server.routes.load_tracking && !config.engine.prefill.enable_chunked_prefill);
     let config = serve(&[
         "--time-to-first-token",
         "20ms",

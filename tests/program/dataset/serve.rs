@@ -25,8 +25,7 @@ impl Sim {
         let mut loaded =
             LoadedConfig::from_flags(CliMode::Llmd, &all).map_err(|e| e.to_string())?;
         loaded.config.server.port = 0;
-        let server =
-            SimulatorServer::start_server(loaded.config).await.map_err(|e| e.to_string())?;
+        let server = SimulatorServer::start_server(loaded).await.map_err(|e| e.to_string())?;
         // The client wants one even without TLS; a second call finds the first one's.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let base = format!("http://{}", server.address.unwrap());

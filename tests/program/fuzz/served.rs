@@ -32,8 +32,7 @@ impl Served {
         loaded.config.server.port = 0;
         let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build();
         let runtime = runtime.unwrap();
-        let server =
-            runtime.block_on(SimulatorServer::start_from_loaded_config(loaded)).expect("a start");
+        let server = runtime.block_on(SimulatorServer::start_server(loaded)).expect("a start");
         let address = server.address.unwrap();
         Self { _running: (server, runtime), address, stream: None }
     }

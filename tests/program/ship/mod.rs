@@ -47,7 +47,7 @@ async fn dashboards_and_alerts_use_existing_metrics() {
     let flags = ["--model", "demo", "--port", "0", "--lora-modules", "a=/a"];
     let flags = [&flags[..], &["--dashboard-control"]].concat();
     let loaded = LoadedConfig::from_flags(CliMode::Vllm, &flags).unwrap();
-    let server = SimulatorServer::start_from_loaded_config(loaded).await.unwrap();
+    let server = SimulatorServer::start_server(loaded).await.unwrap();
     let address = server.address.unwrap();
     // The first to ask may install the provider; the answer to the others is the same.
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -138,7 +138,7 @@ async fn get(cli_mode: CliMode, flags: &[&str], path: &str) -> (u16, String, Str
     let flags = [&["--model", "demo"], flags].concat();
     let mut loaded = LoadedConfig::from_flags(cli_mode, &flags).unwrap();
     loaded.config.server.port = 0;
-    let server = SimulatorServer::start_from_loaded_config(loaded).await.unwrap();
+    let server = SimulatorServer::start_server(loaded).await.unwrap();
     let _ = rustls::crypto::ring::default_provider().install_default();
     let url = format!("http://{}{path}", server.address.unwrap());
     let answer = reqwest::Client::new().get(url).send().await.unwrap();

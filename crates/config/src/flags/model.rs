@@ -53,7 +53,7 @@ flags! {
     HF_HOME: Option<PathBuf> = Flag::new("hf-home", Model, "Directory of the Hugging Face cache.")
         .with_env_names(&["HF_HOME"]).hidden_from_help();
     HF_HUB_CACHE: Option<PathBuf> = Flag::new("hf-hub-cache", Model, "Directory of downloads in the Hugging Face cache. Default: `hub` in --hf-home.")
-        .with_env_names(&["HF_HUB_CACHE"]).hidden_from_help();
+        .with_env_names(&["HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"]).hidden_from_help();
     HF_HUB_OFFLINE: bool = Flag::new("hf-hub-offline", Model, "Do not contact the Hugging Face Hub.")
         .with_default("false").with_env_names(&["HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"]).hidden_from_help();
     CHAT_TEMPLATE: Option<String> = Flag::new("chat-template", Model, "Chat template: a file, or the template itself. Default: the tokenizer's template.");

@@ -1,7 +1,6 @@
 mod sglang;
 
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use sha2::{Digest as _, Sha256};
@@ -37,27 +36,6 @@ pub enum BlockHashAlgorithm {
     /// The block hash is an XXH3-128 over the raw bytes of the token ids, for servers that do not
     /// publish block hashes.
     Internal,
-}
-
-/// Reports an unknown value of `--prefix-caching-hash-algo`.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "prefix-caching-hash-algo: {given:?} is not one of sha256, sha256_cbor, xxhash, xxhash_cbor"
-)]
-pub struct UnknownBlockHashAlgorithm {
-    /// Rejected value of `--prefix-caching-hash-algo`.
-    pub given: String,
-}
-
-impl FromStr for BlockHashAlgorithm {
-    type Err = UnknownBlockHashAlgorithm;
-
-    /// Parses the name of one of the four block hash algorithms that vLLM accepts.
-    fn from_str(name: &str) -> Result<Self, UnknownBlockHashAlgorithm> {
-        let all = [Self::Sha256, Self::Sha256Cbor, Self::Xxhash, Self::XxhashCbor];
-        let found = all.into_iter().find(|algo| algo.to_string() == name);
-        found.ok_or_else(|| UnknownBlockHashAlgorithm { given: name.to_owned() })
-    }
 }
 
 impl fmt::Display for BlockHashAlgorithm {

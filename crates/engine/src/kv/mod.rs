@@ -23,7 +23,7 @@ pub(crate) use groups::{BlockAllocationRequest, LayerGroup, LayerGroupLimits};
 pub use groups::{KvCacheLayerGroups, SparseLayerKind};
 pub use hash::{
     BlockHashAlgorithm, BlockHashConfig, BlockHashExtraKeys, BlockHasher, HashedMediaSpan,
-    LoraAdapter, PlannedKvBlocksBuilder, UnknownBlockHashAlgorithm,
+    LoraAdapter, PlannedKvBlocksBuilder,
 };
 pub(crate) use host::{
     EndedHostLoad, HostCache, HostCacheLookupRequest, HostCacheLookupResult, HostStoreCopy,

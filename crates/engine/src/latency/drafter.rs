@@ -106,14 +106,6 @@ impl Drafter {
         }
     }
 
-    /// Returns the number of layers that compute drafts; 0 for lookups.
-    pub fn draft_layer_count(&self) -> u32 {
-        match self {
-            Self::Lookup { .. } => 0,
-            Self::Layers(layers) => layers.shape.layers,
-        }
-    }
-
     /// Builds the model of the time that the draft model of speculative decoding takes; `target` is
     /// the deployment of the target model.
     ///

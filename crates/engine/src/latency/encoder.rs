@@ -238,11 +238,6 @@ impl MediaEncoderLatency {
         let time = Duration::try_from_secs_f64(us / 1e6).unwrap_or(MAX_SIMULATED_DELAY);
         divide_duration(time, speed).min(MAX_SIMULATED_DELAY)
     }
-
-    /// Returns whether the shape of the vision encoder is known.
-    pub fn has_vision_encoder_shape(&self) -> bool {
-        matches!(self.vision, EncoderTiming::Layers(..))
-    }
 }
 
 impl EncoderTiming {

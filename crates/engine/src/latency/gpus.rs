@@ -115,22 +115,8 @@ const fn gpu_from_data_sheet(
     (bf16_tflops, fp8_tflops): (f64, f64),
     bandwidth_tbs: f64,
     memory_gib: f64,
-    all_reduce: AllReduceTable,
 ) -> Gpu {
-    Gpu {
-        name,
-        aliases,
-        bf16_tflops,
-        fp8_tflops,
-        bandwidth_tbs,
-        memory_gib,
-        all_reduce,
-        ..FALLBACK_GPU
-    }
-}
-
-const fn with_flash_attention(flash_attention: u32, sheet: Gpu) -> Gpu {
-    Gpu { flash_attention, ..sheet }
+    Gpu { name, aliases, bf16_tflops, fp8_tflops, bandwidth_tbs, memory_gib, ..FALLBACK_GPU }
 }
 
 const H100: Gpu = Gpu {
@@ -147,7 +133,6 @@ const H100: Gpu = Gpu {
         (989.5, 1979.0),
         3.35,
         79.2,
-        NVLINK_ALL_REDUCE,
     )
 };
 
@@ -170,7 +155,6 @@ const H200: Gpu = Gpu {
         (989.5, 1979.0),
         4.8,
         139.8,
-        NVLINK_ALL_REDUCE,
     )
 };
 
@@ -186,7 +170,6 @@ const A100: Gpu = Gpu {
         (312.0, 0.0),
         2.039,
         79.15,
-        NVLINK_ALL_REDUCE,
     )
 };
 
@@ -195,8 +178,9 @@ const L40S: Gpu = Gpu {
     gemm_fp8: kernel_efficiency(3.0, 0.701, 0.419),
     decode_attention: (13.2, 0.899),
     prefill_attention: (12.8, 0.408),
+    all_reduce: PCIE_ALL_REDUCE,
     flash_attention: 2,
-    ..gpu_from_data_sheet("L40S-48GB", &["L40S"], (362.0, 733.0), 0.864, 44.4, PCIE_ALL_REDUCE)
+    ..gpu_from_data_sheet("L40S-48GB", &["L40S"], (362.0, 733.0), 0.864, 44.4)
 };
 
 const B200: Gpu = Gpu {
@@ -213,14 +197,7 @@ const B200: Gpu = Gpu {
     all_reduce: all_reduce::B200_ALL_REDUCE,
     fused_all_reduce: Some(all_reduce::B200_FUSED_ALL_REDUCE),
     experts: BLACKWELL_EXPERT_EFFICIENCY,
-    ..gpu_from_data_sheet(
-        "B200-SXM-180GB",
-        &["B200", "B200-SXM"],
-        (2250.0, 4500.0),
-        8.0,
-        178.0,
-        NVLINK_ALL_REDUCE,
-    )
+    ..gpu_from_data_sheet("B200-SXM-180GB", &["B200", "B200-SXM"], (2250.0, 4500.0), 8.0, 178.0)
 };
 
 /// Built-in descriptions of GPUs, by which `--gpu` is looked up.
@@ -357,96 +334,53 @@ pub const KNOWN_GPUS: &[Gpu] = &[
         all_reduce: all_reduce::GB200_ALL_REDUCE,
         ..B200
     },
-    with_flash_attention(
-        0,
-        gpu_from_data_sheet(
-            "MI300X-192GB",
-            &["MI300X", "MI300"],
-            (1307.0, 2615.0),
-            5.3,
-            191.0,
-            NVLINK_ALL_REDUCE,
-        ),
-    ),
-    with_flash_attention(
-        0,
-        gpu_from_data_sheet(
-            "MI325X-256GB",
-            &["MI325X"],
-            (1307.0, 2615.0),
-            6.0,
-            255.0,
-            NVLINK_ALL_REDUCE,
-        ),
-    ),
-    with_flash_attention(
-        0,
-        gpu_from_data_sheet(
-            "MI355X-288GB",
-            &["MI355X"],
-            (2516.0, 5033.0),
-            8.0,
-            287.0,
-            NVLINK_ALL_REDUCE,
-        ),
-    ),
-    gpu_from_data_sheet("H20-96GB", &["H20"], (148.0, 296.0), 4.0, 94.9, NVLINK_ALL_REDUCE),
-    with_flash_attention(
-        2,
-        gpu_from_data_sheet("A30-24GB", &["A30"], (165.0, 0.0), 0.933, 23.5, PCIE_ALL_REDUCE),
-    ),
-    with_flash_attention(
-        2,
-        gpu_from_data_sheet("A10-24GB", &["A10", "A10G"], (125.0, 0.0), 0.6, 22.0, PCIE_ALL_REDUCE),
-    ),
-    with_flash_attention(
-        2,
-        gpu_from_data_sheet("A40-48GB", &["A40"], (149.7, 0.0), 0.696, 44.4, PCIE_ALL_REDUCE),
-    ),
-    with_flash_attention(
-        2,
-        gpu_from_data_sheet(
-            "A6000-48GB",
-            &["A6000", "RTX-A6000"],
-            (154.8, 0.0),
-            0.768,
-            47.4,
-            PCIE_ALL_REDUCE,
-        ),
-    ),
-    with_flash_attention(
-        0,
-        gpu_from_data_sheet(
-            "V100-SXM-32GB",
-            &["V100", "V100-32GB"],
-            (125.0, 0.0),
-            0.9,
-            31.7,
-            NVLINK_ALL_REDUCE,
-        ),
-    ),
-    with_flash_attention(
-        0,
-        gpu_from_data_sheet(
-            "T4-16GB",
-            &["T4", "Tesla-T4"],
-            (65.0, 0.0),
-            0.32,
-            14.6,
-            PCIE_ALL_REDUCE,
-        ),
-    ),
-    with_flash_attention(
-        2,
-        gpu_from_data_sheet(
-            "RTX-3090-24GB",
-            &["RTX-3090", "3090"],
-            (71.0, 0.0),
-            0.936,
-            23.5,
-            PCIE_ALL_REDUCE,
-        ),
-    ),
+    Gpu {
+        flash_attention: 0,
+        ..gpu_from_data_sheet("MI300X-192GB", &["MI300X", "MI300"], (1307.0, 2615.0), 5.3, 191.0)
+    },
+    Gpu {
+        flash_attention: 0,
+        ..gpu_from_data_sheet("MI325X-256GB", &["MI325X"], (1307.0, 2615.0), 6.0, 255.0)
+    },
+    Gpu {
+        flash_attention: 0,
+        ..gpu_from_data_sheet("MI355X-288GB", &["MI355X"], (2516.0, 5033.0), 8.0, 287.0)
+    },
+    gpu_from_data_sheet("H20-96GB", &["H20"], (148.0, 296.0), 4.0, 94.9),
+    Gpu {
+        flash_attention: 2,
+        all_reduce: PCIE_ALL_REDUCE,
+        ..gpu_from_data_sheet("A30-24GB", &["A30"], (165.0, 0.0), 0.933, 23.5)
+    },
+    Gpu {
+        flash_attention: 2,
+        all_reduce: PCIE_ALL_REDUCE,
+        ..gpu_from_data_sheet("A10-24GB", &["A10", "A10G"], (125.0, 0.0), 0.6, 22.0)
+    },
+    Gpu {
+        flash_attention: 2,
+        all_reduce: PCIE_ALL_REDUCE,
+        ..gpu_from_data_sheet("A40-48GB", &["A40"], (149.7, 0.0), 0.696, 44.4)
+    },
+    Gpu {
+        flash_attention: 2,
+        all_reduce: PCIE_ALL_REDUCE,
+        ..gpu_from_data_sheet("A6000-48GB", &["A6000", "RTX-A6000"], (154.8, 0.0), 0.768, 47.4)
+    },
+    Gpu {
+        flash_attention: 0,
+        ..gpu_from_data_sheet("V100-SXM-32GB", &["V100", "V100-32GB"], (125.0, 0.0), 0.9, 31.7)
+    },
+    Gpu {
+        flash_attention: 0,
+        all_reduce: PCIE_ALL_REDUCE,
+        ..gpu_from_data_sheet("T4-16GB", &["T4", "Tesla-T4"], (65.0, 0.0), 0.32, 14.6)
+    },
+    Gpu {
+        flash_attention: 2,
+        all_reduce: PCIE_ALL_REDUCE,
+        ..gpu_from_data_sheet("RTX-3090-24GB", &["RTX-3090", "3090"], (71.0, 0.0), 0.936, 23.5)
+    },
 ];
 
 impl Gpu {

@@ -54,23 +54,13 @@ impl StepTimeGrid {
     /// # Errors
     /// [`StepTimeGridError`] names the file and the problem.
     pub fn open(path: &Path) -> Result<Self, StepTimeGridError> {
-        if path.is_dir() {
-            let prefill = read_profiler_measurement(
-                path,
-                "selected_prefill_interpolation",
-                "prefill_raw_data.json",
-            )?;
-            let decode = read_profiler_measurement(
-                path,
-                "selected_decode_interpolation",
-                "decode_raw_data.json",
-            )?;
-            return from_profiler_samples(&prefill, &decode)
-                .map_err(|problem| StepTimeGridError::Content { path: path.to_owned(), problem });
+        let wrong = |problem| StepTimeGridError::Content { path: path.to_owned(), problem };
+        if !path.is_dir() {
+            return Self::from_arrays(load_npz(path)?).map_err(wrong);
         }
-        let arrays = load_npz(path)?;
-        Self::from_arrays(arrays)
-            .map_err(|problem| StepTimeGridError::Content { path: path.to_owned(), problem })
+        let prefill = read_profiler_measurement(path, "prefill")?;
+        let decode = read_profiler_measurement(path, "decode")?;
+        from_profiler_samples(&prefill, &decode).map_err(wrong)
     }
 
     fn from_arrays(mut arrays: BTreeMap<String, FloatArray>) -> Result<Self, String> {
@@ -166,28 +156,22 @@ fn load_npz(path: &Path) -> Result<BTreeMap<String, FloatArray>, StepTimeGridErr
         .map_err(|problem| StepTimeGridError::Content { path: path.to_owned(), problem })
 }
 
-/// Reads one measurement of a profiler's folder: from the file `<name>/raw_data.npz` if it exists,
-/// otherwise from the file `json`.
+/// Reads the measurements of a `phase` from a profiler's folder: from
+/// `selected_<phase>_interpolation/raw_data.npz` if that exists, otherwise from
+/// `<phase>_raw_data.json`.
 fn read_profiler_measurement(
     folder: &Path,
-    name: &str,
-    json: &str,
+    phase: &str,
 ) -> Result<BTreeMap<String, FloatArray>, StepTimeGridError> {
-    let packed = folder.join(name).join("raw_data.npz");
+    let packed = folder.join(format!("selected_{phase}_interpolation/raw_data.npz"));
     if packed.exists() {
         return load_npz(&packed);
     }
-    let path = folder.join(json);
-    let text = match std::fs::read_to_string(&path) {
-        Ok(text) => text,
-        Err(error) => return Err(StepTimeGridError::Io { path, error }),
-    };
-    let data: BTreeMap<String, Value> = match serde_json::from_str(&text) {
-        Ok(data) => data,
-        Err(e) => {
-            return Err(StepTimeGridError::Content { path, problem: e.to_string() });
-        }
-    };
+    let path = folder.join(format!("{phase}_raw_data.json"));
+    let text = std::fs::read_to_string(&path)
+        .map_err(|error| StepTimeGridError::Io { path: path.clone(), error })?;
+    let data: BTreeMap<String, Value> = serde_json::from_str(&text)
+        .map_err(|error| StepTimeGridError::Content { path, problem: error.to_string() })?;
     let flat = |value: &Value| match value {
         Value::Array(list) => list.iter().filter_map(Value::as_f64).collect(),
         other => other.as_f64().into_iter().collect::<Vec<_>>(),

@@ -113,18 +113,17 @@ impl LatencyModel {
     /// Prefill and decode work are rounded to nanoseconds separately, before and after the division
     /// (aisimulate-core `src/engine/timing.rs`).
     pub fn step_time(&self, batch: &BatchWork, speed: SimulationSpeedFactors) -> Duration {
+        let if_any = |sequences: u32, time: Duration| match sequences {
+            0 => Duration::ZERO,
+            _ => time,
+        };
         let (prefill, decode) = match self {
-            Self::Constant { prefill, decode } => (
-                if batch.chunks > 0 { *prefill } else { Duration::ZERO },
-                if batch.decodes > 0 { *decode } else { Duration::ZERO },
-            ),
+            Self::Constant { prefill, decode } => {
+                (if_any(batch.chunks, *prefill), if_any(batch.decodes, *decode))
+            }
             Self::Delays(delays) => (
-                if batch.chunks > 0 {
-                    delays.mean_prefill_time(batch.chunk_tokens)
-                } else {
-                    Duration::ZERO
-                },
-                if batch.decodes > 0 { delays.itl.0 } else { Duration::ZERO },
+                if_any(batch.chunks, delays.mean_prefill_time(batch.chunk_tokens)),
+                if_any(batch.decodes, delays.itl.0),
             ),
             Self::Polynomial(curves) => (
                 duration_from_ms(curves.prefill_ms(batch)),

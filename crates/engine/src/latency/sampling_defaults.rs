@@ -13,11 +13,6 @@ pub struct ModelSamplingDefaults {
 }
 
 impl ModelSamplingDefaults {
-    /// Returns whether sampling truncates the vocabulary (top-p or top-k) in every step.
-    pub fn truncates_vocabulary(self) -> bool {
-        self.top_p < 1.0 || self.top_k > 0
-    }
-
     /// Returns whether sampling penalizes repeated tokens in every step.
     pub fn penalizes_repetition(self) -> bool {
         self.repetition_penalty != 1.0
@@ -95,8 +90,6 @@ mod tests {
         assert_eq!(of("codellama/CodeLlama-34b-Instruct-hf"), None);
         assert_eq!(of("zai-org/GLM-4.5"), None);
         assert_eq!(of("demo"), None);
-        assert!(!sampling_defaults("mistralai/Mixtral-8x7B-v0.1").unwrap().truncates_vocabulary());
-        assert!(sampling_defaults("Qwen/QwQ-32B").unwrap().truncates_vocabulary());
         assert!(!sampling_defaults("Qwen/QwQ-32B").unwrap().penalizes_repetition());
         assert!(sampling_defaults("Qwen/Qwen2.5-7B-Instruct").unwrap().penalizes_repetition());
     }

@@ -123,14 +123,9 @@ pub enum ModelShapeError {
     /// A layer size is missing in the `config.json`; its key is named.
     #[error("config.json has no {0} (a positive whole number)")]
     Missing(&'static str),
-    /// A layer size in the `config.json` is zero.
-    #[error("config.json: {key} is {value}, must be at least 1")]
-    Zero {
-        /// Key of the rejected value in the `config.json`.
-        key: &'static str,
-        /// Rejected value of the `config.json` key.
-        value: u64,
-    },
+    /// A layer size in the `config.json` is zero; its key is named.
+    #[error("config.json: {0} is 0, must be at least 1")]
+    Zero(&'static str),
 }
 
 const UNGATED_MLP_MODEL_TYPES: &[&str] = &[
@@ -173,11 +168,10 @@ impl ModelShape {
     /// [`ModelShapeError`] if a size is missing or zero.
     pub fn from_hf_config(hf_config: &Value) -> Result<Self, ModelShapeError> {
         let text = text_model_config(hf_config);
-        let number = |keys: &[&str]| keys.iter().find_map(|key| text[*key].as_u64());
-        let need = |keys: &[&'static str]| match number(keys) {
+        let need = |keys: &[&'static str]| match read_config_size(text, keys) {
             None => Err(ModelShapeError::Missing(keys[0])),
-            Some(0) => Err(ModelShapeError::Zero { key: keys[0], value: 0 }),
-            Some(n) => Ok(clamp_layer_size(n)),
+            Some(0) => Err(ModelShapeError::Zero(keys[0])),
+            Some(n) => Ok(n),
         };
         let hidden = need(&["hidden_size", "n_embd", "d_model"])?;
         let layers = need(&["num_hidden_layers", "n_layer", "n_layers", "num_layers"])?;
@@ -191,7 +185,7 @@ impl ModelShape {
         let layers = count("-E").map_or(layers, |mlps| mlps.max(mixers));
         let heads = need(&["num_attention_heads", "n_head", "n_heads"])?;
         let vocab = need(&["vocab_size"])?;
-        let small = |keys: &[&str], default: u32| number(keys).map_or(default, clamp_layer_size);
+        let small = |keys: &[&str], default: u32| read_config_size(text, keys).unwrap_or(default);
         let one_kv = text["multi_query"].as_bool() == Some(true);
         let kv_default = if one_kv { 1 } else { heads };
         let kv_heads = small(&["num_key_value_heads", "num_kv_heads", "n_head_kv"], kv_default);

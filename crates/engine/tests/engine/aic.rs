@@ -54,10 +54,14 @@ fn aic_pass_time_is_the_sum_of_kernel_times() {
     batch.add_decoding_sequence(10, 1, None);
     batch.add_decoding_sequence(10, 1, None);
     batch.add_prompt_chunk(8, 8, None);
+    let step_ms = |aic: &AiConfiguratorStepTimes| {
+        let (prompts, decodes) = aic.prefill_decode_step_ms(&batch);
+        prompts + decodes
+    };
     // The mocker looks up one token more.
-    near(aic.step_kernels_ms(&batch), prefill + aic.decode_ms(2, 2, 11));
+    near(step_ms(&aic), prefill + aic.decode_ms(2, 2, 11));
     let combined = open(&AiConfiguratorSetup { mixed: MixedStepTiming::Combined, ..setup() });
-    assert!(combined.expect("can be opened").step_kernels_ms(&batch) < prefill + decode);
+    assert!(step_ms(&combined.expect("can be opened")) < prefill + decode);
 }
 
 /// Returns a small model with the attention and the shared expert of DeepSeek-V3, and with 64

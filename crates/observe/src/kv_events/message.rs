@@ -7,7 +7,7 @@
 //! **Source:** `vllm/distributed/kv_events.py`; `pkg/kv-cache/kv_cache_sender.go` of
 //! llm-d-inference-sim; `pkg/kvcache/kvblock/extra_keys.go` of llm-d-router.
 
-use super::msgpack::MsgpackWriter;
+use super::msgpack::{MsgpackMap, MsgpackWriter};
 use super::upstream::SINCE;
 pub use crate::compat::KvEventFormat;
 use crate::release::first_vllm_release_of;
@@ -97,9 +97,9 @@ impl StorageMedium {
         }
     }
 
-    fn write_llmd_locality(self, w: &mut MsgpackWriter) {
+    fn write_locality(self, map: &mut MsgpackMap<'_>) {
         if self == Self::LocalCpu {
-            w.write_map_entry("locality", |w| w.write_str("LOCAL"));
+            map.write_text("locality", "LOCAL");
         }
     }
 }
@@ -121,6 +121,33 @@ impl<'a> BlockStored<'a> {
         let blocks: Vec<_> = blocks.collect();
         let tainted = blocks.iter().any(|keys| !keys.is_empty());
         tainted.then_some(blocks)
+    }
+
+    fn write_vllm_fields(&self, map: &mut MsgpackMap<'_>) {
+        let write_hash = MsgpackWriter::write_block_hash;
+        map.write_text("type", "BlockStored");
+        map.write_list("block_hashes", &self.block_hashes, write_hash);
+        map.write_nullable("parent_block_hash", self.parent_block_hash, write_hash);
+        map.write_list("token_ids", self.token_ids, MsgpackWriter::write_u32);
+        map.write_number("block_size", self.block_size);
+        map.write_nullable("lora_id", self.lora_id, MsgpackWriter::write_u32);
+        map.write_text("medium", self.medium.vllm_name());
+        map.write_nullable("lora_name", self.lora_name, MsgpackWriter::write_str);
+        if let Some(keys) = &self.extra_keys {
+            map.write_entry("extra_keys", |w| w.write_extra_keys(keys));
+        }
+        map.write_number("group_idx", self.group);
+        map.write_text_if_set("kv_cache_spec_kind", self.kind.map(AttentionKind::vllm_name));
+        if let Some(window) = self.kind.and_then(AttentionKind::sliding_window_tokens) {
+            map.write_number("kv_cache_spec_sliding_window", window);
+        }
+        self.medium.write_locality(map);
+        map.write_text_if_set("session_id", self.session);
+        if let Some(blocks) = &self.lookahead {
+            map.write_list("lookahead_token_ids", blocks, |w, tokens| {
+                w.write_array(tokens, MsgpackWriter::write_u32)
+            });
+        }
     }
 }
 
@@ -186,81 +213,20 @@ impl KvEvent<'_> {
 
     fn write_vllm(&self, w: &mut MsgpackWriter, copies: &mut impl Iterator<Item = u32>) {
         match self {
-            Self::BlockStored(event) => {
-                let window = event.kind.and_then(AttentionKind::sliding_window_tokens);
-                let more = [
-                    event.extra_keys.is_some(),
-                    event.kind.is_some(),
-                    window.is_some(),
-                    event.medium == StorageMedium::LocalCpu,
-                    event.session.is_some(),
-                    event.lookahead.is_some(),
-                ];
-                // msgspec chooses the header for all 16 keys of vLLM 0.33, also for fewer.
-                w.write_map16_header(9 + more.into_iter().filter(|there| *there).count() as u16);
-                w.write_map_entry("type", |w| w.write_str("BlockStored"));
-                w.write_map_entry("block_hashes", |w| {
-                    w.write_array(&event.block_hashes, MsgpackWriter::write_block_hash)
-                });
-                w.write_map_entry("parent_block_hash", |w| {
-                    w.write_option(event.parent_block_hash, MsgpackWriter::write_block_hash)
-                });
-                w.write_map_entry("token_ids", |w| {
-                    w.write_array(event.token_ids, MsgpackWriter::write_token_id)
-                });
-                w.write_map_entry("block_size", |w| w.write_uint(event.block_size.into()));
-                w.write_map_entry("lora_id", |w| {
-                    w.write_option(event.lora_id, |w, id| w.write_uint(id.into()))
-                });
-                w.write_map_entry("medium", |w| w.write_str(event.medium.vllm_name()));
-                w.write_map_entry("lora_name", |w| {
-                    w.write_option(event.lora_name, MsgpackWriter::write_str)
-                });
-                if let Some(keys) = &event.extra_keys {
-                    w.write_map_entry("extra_keys", |w| w.write_extra_keys(keys));
-                }
-                w.write_map_entry("group_idx", |w| w.write_uint(event.group.into()));
-                if let Some(kind) = event.kind {
-                    w.write_map_entry("kv_cache_spec_kind", |w| w.write_str(kind.vllm_name()));
-                }
-                if let Some(window) = window {
-                    w.write_map_entry("kv_cache_spec_sliding_window", |w| {
-                        w.write_uint(window.into())
-                    });
-                }
-                event.medium.write_llmd_locality(w);
-                if let Some(session) = event.session {
-                    w.write_map_entry("session_id", |w| w.write_str(session));
-                }
-                if let Some(blocks) = &event.lookahead {
-                    w.write_map_entry("lookahead_token_ids", |w| {
-                        w.write_array(blocks, |w, tokens| {
-                            w.write_array(tokens, MsgpackWriter::write_token_id)
-                        });
-                    });
-                }
-            }
-            Self::BlockRemoved(hashes, medium, group) => {
+            // msgspec chooses the header for all 16 keys of vLLM 0.33, also for fewer.
+            Self::BlockStored(event) => w.write_map16(|map| event.write_vllm_fields(map)),
+            Self::BlockRemoved(hashes, medium, group) => w.write_map(|map| {
+                map.write_text("type", "BlockRemoved");
+                map.write_list("block_hashes", hashes, MsgpackWriter::write_block_hash);
+                map.write_text("medium", medium.vllm_name());
+                map.write_number("group_idx", *group);
+                medium.write_locality(map);
                 let copies = (*medium == StorageMedium::Gpu).then(|| copies.next()).flatten();
-                let is_local = *medium == StorageMedium::LocalCpu;
-                w.write_map_header(4 + usize::from(is_local) + usize::from(copies.is_some()));
-                w.write_map_entry("type", |w| w.write_str("BlockRemoved"));
-                w.write_map_entry("block_hashes", |w| {
-                    w.write_array(hashes, MsgpackWriter::write_block_hash)
-                });
-                w.write_map_entry("medium", |w| w.write_str(medium.vllm_name()));
-                w.write_map_entry("group_idx", |w| w.write_uint((*group).into()));
-                medium.write_llmd_locality(w);
                 if let Some(copies) = copies {
-                    w.write_map_entry("remaining_copy_counts", |w| {
-                        w.write_array(&[copies], |w, count| w.write_uint(count.into()))
-                    });
+                    map.write_list("remaining_copy_counts", &[copies], MsgpackWriter::write_u32);
                 }
-            }
-            Self::AllBlocksCleared => {
-                w.write_map_header(1);
-                w.write_map_entry("type", |w| w.write_str("AllBlocksCleared"));
-            }
+            }),
+            Self::AllBlocksCleared => w.write_map(|map| map.write_text("type", "AllBlocksCleared")),
         }
     }
 
@@ -274,8 +240,8 @@ impl KvEvent<'_> {
                     event.parent_block_hash.unwrap_or(BlockHash::Int(0)),
                 );
                 w.write_array(event.token_ids, MsgpackWriter::write_fixed_width_token_id);
-                w.write_uint(event.block_size.into());
-                w.write_option(event.lora_id, |w, id| w.write_uint(id.into()));
+                w.write_u32(event.block_size);
+                w.write_option(event.lora_id, MsgpackWriter::write_u32);
                 w.write_str(event.medium.vllm_name());
                 w.write_option(event.lora_name, MsgpackWriter::write_str);
                 w.write_option(event.llmd_extra_keys_per_block(), |w, keys| {
@@ -288,53 +254,39 @@ impl KvEvent<'_> {
                 w.write_array(hashes, MsgpackWriter::write_fixed_width_block_hash);
                 w.write_str(medium.vllm_name());
             }
-            Self::AllBlocksCleared => w.write_all_blocks_cleared(),
+            Self::AllBlocksCleared => {
+                w.write_array_header(1);
+                w.write_str("AllBlocksCleared");
+            }
         }
     }
 
     fn write_llmd_map(&self, w: &mut MsgpackWriter) {
-        match self {
+        let write_hash = MsgpackWriter::write_fixed_width_block_hash;
+        w.write_map(|map| match self {
             Self::BlockStored(event) => {
-                let extra_keys = event.llmd_extra_keys_per_block();
-                let more =
-                    [event.lora_id.is_some(), event.lora_name.is_some(), extra_keys.is_some()];
-                w.write_map_header(6 + more.into_iter().filter(|there| *there).count());
-                w.write_map_entry("type", |w| w.write_str("BlockStored"));
-                w.write_map_entry("block_hashes", |w| {
-                    w.write_array(&event.block_hashes, MsgpackWriter::write_fixed_width_block_hash)
-                });
-                let parent = event.parent_block_hash;
-                w.write_map_entry("parent_block_hash", |w| {
-                    w.write_option(parent, MsgpackWriter::write_fixed_width_block_hash)
-                });
-                w.write_map_entry("token_ids", |w| {
-                    w.write_array(event.token_ids, MsgpackWriter::write_fixed_width_token_id)
-                });
-                w.write_map_entry("block_size", |w| w.write_uint(event.block_size.into()));
+                map.write_text("type", "BlockStored");
+                map.write_list("block_hashes", &event.block_hashes, write_hash);
+                map.write_nullable("parent_block_hash", event.parent_block_hash, write_hash);
+                let write_token = MsgpackWriter::write_fixed_width_token_id;
+                map.write_list("token_ids", event.token_ids, write_token);
+                map.write_number("block_size", event.block_size);
                 if let Some(id) = event.lora_id {
-                    w.write_map_entry("lora_id", |w| w.write_uint(id.into()));
+                    map.write_number("lora_id", id);
                 }
-                w.write_map_entry("medium", |w| w.write_str(event.medium.vllm_name()));
-                if let Some(name) = event.lora_name {
-                    w.write_map_entry("lora_name", |w| w.write_str(name));
-                }
-                if let Some(keys) = extra_keys {
-                    w.write_map_entry("extra_keys", |w| w.write_llmd_extra_keys(&keys));
+                map.write_text("medium", event.medium.vllm_name());
+                map.write_text_if_set("lora_name", event.lora_name);
+                if let Some(keys) = event.llmd_extra_keys_per_block() {
+                    map.write_entry("extra_keys", |w| w.write_llmd_extra_keys(&keys));
                 }
             }
             Self::BlockRemoved(hashes, medium, _) => {
-                w.write_map_header(3);
-                w.write_map_entry("type", |w| w.write_str("BlockRemoved"));
-                w.write_map_entry("block_hashes", |w| {
-                    w.write_array(hashes, MsgpackWriter::write_fixed_width_block_hash)
-                });
-                w.write_map_entry("medium", |w| w.write_str(medium.vllm_name()));
+                map.write_text("type", "BlockRemoved");
+                map.write_list("block_hashes", hashes, write_hash);
+                map.write_text("medium", medium.vllm_name());
             }
-            Self::AllBlocksCleared => {
-                w.write_map_header(1);
-                w.write_map_entry("type", |w| w.write_str("AllBlocksCleared"));
-            }
-        }
+            Self::AllBlocksCleared => map.write_text("type", "AllBlocksCleared"),
+        });
     }
 }
 

@@ -6,9 +6,13 @@
 //!
 //! **Source:** msgspec 0.22; `github.com/vmihailenco/msgpack/v5`.
 
+use rmp::encode;
+
 use super::message::{BlockHash, ExtraKey};
 
 /// Buffer of MessagePack items, in which integers and headers have their shortest encoding.
+///
+/// Results of `rmp` are ignored, because writing to a vector never fails.
 pub(crate) struct MsgpackWriter(Vec<u8>);
 
 impl MsgpackWriter {
@@ -21,73 +25,58 @@ impl MsgpackWriter {
     }
 
     pub(crate) fn write_nil(&mut self) {
-        self.0.push(0xc0);
+        let _ = encode::write_nil(&mut self.0);
     }
 
     pub(crate) fn write_uint(&mut self, n: u64) {
-        let wide = n.to_be_bytes();
-        match n {
-            0..0x80 => self.0.push(n as u8),
-            0x80..0x100 => self.0.extend_from_slice(&[0xcc, n as u8]),
-            0x100..0x1_0000 => self.write_marker_and_bytes(0xcd, &wide[6..]),
-            0x1_0000..0x1_0000_0000 => self.write_marker_and_bytes(0xce, &wide[4..]),
-            _ => self.write_marker_and_bytes(0xcf, &wide),
-        }
+        let _ = encode::write_uint(&mut self.0, n);
+    }
+
+    pub(crate) fn write_u32(&mut self, n: u32) {
+        self.write_uint(n.into());
     }
 
     pub(crate) fn write_int(&mut self, n: i64) {
-        let wide = n.to_be_bytes();
-        match n {
-            0.. => self.write_uint(n as u64),
-            -0x20..0 => self.0.push(wide[7]),
-            -0x80..-0x20 => self.write_marker_and_bytes(0xd0, &wide[7..]),
-            -0x8000..-0x80 => self.write_marker_and_bytes(0xd1, &wide[6..]),
-            -0x8000_0000..-0x8000 => self.write_marker_and_bytes(0xd2, &wide[4..]),
-            _ => self.write_marker_and_bytes(0xd3, &wide),
-        }
+        let _ = encode::write_sint(&mut self.0, n);
     }
 
     pub(crate) fn write_float(&mut self, x: f64) {
-        self.write_marker_and_bytes(0xcb, &x.to_be_bytes());
+        let _ = encode::write_f64(&mut self.0, x);
     }
 
     pub(crate) fn write_str(&mut self, text: &str) {
-        match text.len() {
-            len @ 0..0x20 => self.0.push(0xa0 | len as u8),
-            len @ 0x20..0x100 => self.0.extend_from_slice(&[0xd9, len as u8]),
-            len @ 0x100..0x1_0000 => self.write_marker_and_bytes(0xda, &(len as u16).to_be_bytes()),
-            len => self.write_marker_and_bytes(0xdb, &(len as u32).to_be_bytes()),
-        }
-        self.0.extend_from_slice(text.as_bytes());
+        let _ = encode::write_str(&mut self.0, text);
     }
 
     fn write_bin(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(&[0xc4, bytes.len() as u8]);
-        self.0.extend_from_slice(bytes);
+        let _ = encode::write_bin(&mut self.0, bytes);
     }
 
     pub(crate) fn write_array_header(&mut self, len: usize) {
-        match len {
-            0..0x10 => self.0.push(0x90 | len as u8),
-            0x10..0x1_0000 => self.write_marker_and_bytes(0xdc, &(len as u16).to_be_bytes()),
-            _ => self.write_marker_and_bytes(0xdd, &(len as u32).to_be_bytes()),
-        }
+        let _ = encode::write_array_len(&mut self.0, len as u32);
     }
 
-    pub(crate) fn write_map_header(&mut self, len: usize) {
-        self.0.push(0x80 | len as u8);
+    /// Appends a MessagePack map of at most 15 entries, which `write` appends.
+    pub(crate) fn write_map(&mut self, write: impl FnOnce(&mut MsgpackMap<'_>)) {
+        let header = self.0.len();
+        self.0.push(0);
+        let len = self.write_map_entries(write);
+        self.0[header] = 0x80 | len as u8;
     }
 
-    /// Appends the header of a MessagePack map in its 16-bit form (`map 16`), also for fewer than
-    /// 16 entries.
-    pub(crate) fn write_map16_header(&mut self, len: u16) {
-        self.0.push(0xde);
-        self.0.extend(len.to_be_bytes());
+    /// Appends a MessagePack map with a header in 16-bit form (`map 16`), also for fewer than 16
+    /// entries.
+    pub(crate) fn write_map16(&mut self, write: impl FnOnce(&mut MsgpackMap<'_>)) {
+        let header = self.0.len();
+        self.0.extend([0xde, 0, 0]);
+        let len = self.write_map_entries(write);
+        self.0[header + 1..header + 3].copy_from_slice(&len.to_be_bytes());
     }
 
-    pub(crate) fn write_map_entry(&mut self, key: &str, value: impl FnOnce(&mut Self)) {
-        self.write_str(key);
-        value(self);
+    fn write_map_entries(&mut self, write: impl FnOnce(&mut MsgpackMap<'_>)) -> u16 {
+        let mut map = MsgpackMap { writer: self, len: 0 };
+        write(&mut map);
+        map.len
     }
 
     pub(crate) fn write_array<T: Copy>(&mut self, items: &[T], write: impl Fn(&mut Self, T)) {
@@ -104,10 +93,6 @@ impl MsgpackWriter {
         }
     }
 
-    pub(crate) fn write_token_id(&mut self, token: u32) {
-        self.write_uint(token.into());
-    }
-
     pub(super) fn write_block_hash(&mut self, hash: BlockHash<'_>) {
         match hash {
             BlockHash::Int(n) => self.write_uint(n),
@@ -116,15 +101,17 @@ impl MsgpackWriter {
     }
 
     /// Appends a token id as a Go `uint32`, always five bytes.
-    pub(crate) fn write_fixed_width_token_id(&mut self, token: u32) {
-        self.write_marker_and_bytes(0xce, &token.to_be_bytes());
+    pub(super) fn write_fixed_width_token_id(&mut self, token: u32) {
+        let _ = encode::write_u32(&mut self.0, token);
     }
 
     /// Appends an integer hash as a Go `uint64`, always nine bytes; a hash of bytes is appended as
     /// it is.
     pub(super) fn write_fixed_width_block_hash(&mut self, hash: BlockHash<'_>) {
         match hash {
-            BlockHash::Int(n) => self.write_marker_and_bytes(0xcf, &n.to_be_bytes()),
+            BlockHash::Int(n) => {
+                let _ = encode::write_u64(&mut self.0, n);
+            }
             BlockHash::Bytes(bytes) => self.write_bin(bytes),
         }
     }
@@ -146,21 +133,58 @@ impl MsgpackWriter {
     }
 
     /// Appends the extra hash keys of each block; a block without keys is nil.
-    pub(crate) fn write_llmd_extra_keys(&mut self, blocks: &[Vec<&str>]) {
+    pub(super) fn write_llmd_extra_keys(&mut self, blocks: &[Vec<&str>]) {
         self.write_array_header(blocks.len());
         for keys in blocks {
             let keys = Some(keys).filter(|keys| !keys.is_empty());
             self.write_option(keys, |w, keys| w.write_array(keys, MsgpackWriter::write_str));
         }
     }
+}
 
-    pub(crate) fn write_all_blocks_cleared(&mut self) {
-        self.write_array_header(1);
-        self.write_str("AllBlocksCleared");
+/// Entries of a MessagePack map, which are counted for its header.
+pub(crate) struct MsgpackMap<'w> {
+    writer: &'w mut MsgpackWriter,
+    len: u16,
+}
+
+impl MsgpackMap<'_> {
+    pub(crate) fn write_entry(&mut self, key: &str, value: impl FnOnce(&mut MsgpackWriter)) {
+        self.len += 1;
+        self.writer.write_str(key);
+        value(self.writer);
     }
 
-    fn write_marker_and_bytes(&mut self, marker: u8, bytes: &[u8]) {
-        self.0.push(marker);
-        self.0.extend_from_slice(bytes);
+    pub(crate) fn write_text(&mut self, key: &str, text: &str) {
+        self.write_entry(key, |w| w.write_str(text));
+    }
+
+    pub(crate) fn write_text_if_set(&mut self, key: &str, text: Option<&str>) {
+        if let Some(text) = text {
+            self.write_text(key, text);
+        }
+    }
+
+    pub(crate) fn write_number(&mut self, key: &str, number: u32) {
+        self.write_entry(key, |w| w.write_u32(number));
+    }
+
+    pub(crate) fn write_list<T: Copy>(
+        &mut self,
+        key: &str,
+        items: &[T],
+        write: impl Fn(&mut MsgpackWriter, T),
+    ) {
+        self.write_entry(key, |w| w.write_array(items, write));
+    }
+
+    /// Appends an entry whose value is nil for `None`.
+    pub(crate) fn write_nullable<T>(
+        &mut self,
+        key: &str,
+        item: Option<T>,
+        write: impl FnOnce(&mut MsgpackWriter, T),
+    ) {
+        self.write_entry(key, |w| w.write_option(item, write));
     }
 }

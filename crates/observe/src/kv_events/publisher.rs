@@ -64,24 +64,6 @@ pub struct KvEventPublisherConfig {
     pub loss: KvEventLossSwitch,
 }
 
-impl Default for KvEventPublisherConfig {
-    fn default() -> Self {
-        Self {
-            endpoint: "tcp://*:5557".to_owned(),
-            replay_endpoint: None,
-            buffer_steps: 10_000,
-            hwm: 100_000,
-            max_queue_size: 100_000,
-            topic: String::new(),
-            first_sequence: 0,
-            rank: 0,
-            encoding: KvEventEncoding::default(),
-            batching: KvEventBatching::default(),
-            loss: KvEventLossSwitch::default(),
-        }
-    }
-}
-
 /// Error of starting a KV event publisher.
 #[derive(Debug, thiserror::Error)]
 pub enum KvEventPublisherError {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::encode::encode_kv_event_batch;
 use super::encoding::KvEventEncoding;
-use super::loss::KvEventLoss;
+use super::loss::{KvEventLoss, KvEventLossSwitch};
 use super::message::{KvEventFormat, KvEventPreviewFeatures};
 use super::publisher::{KvEventBatching, KvEventPublisher, KvEventPublisherConfig};
 use vllm_sim_engine::{BlockKey, PlannedKvBlocks, SchedulerEvent};
@@ -32,8 +32,16 @@ fn stored(key: u64) -> SchedulerEvent {
 fn config(endpoint: &str) -> KvEventPublisherConfig {
     KvEventPublisherConfig {
         endpoint: endpoint.to_owned(),
+        replay_endpoint: None,
+        buffer_steps: 10_000,
+        hwm: 100_000,
+        max_queue_size: 100_000,
         topic: "kv@pod@model".to_owned(),
-        ..KvEventPublisherConfig::default()
+        first_sequence: 0,
+        rank: 0,
+        encoding: KvEventEncoding::default(),
+        batching: KvEventBatching::default(),
+        loss: KvEventLossSwitch::default(),
     }
 }
 

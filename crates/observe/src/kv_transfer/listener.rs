@@ -30,14 +30,17 @@ impl ZmqMessageListener {
         endpoint: &str,
         on_message: impl Fn(&[Vec<u8>]) -> Option<Vec<Vec<u8>>> + Send + 'static,
     ) -> Result<Self, std::io::Error> {
-        let failed = |error: zmq::Error| std::io::Error::other(error.to_string());
-        let socket = zmq::Context::new().socket(zmq::ROUTER).map_err(failed)?;
-        socket.set_linger(0).map_err(failed)?;
-        socket.set_rcvtimeo(POLL_MS).map_err(failed)?;
-        socket.set_ipv6(endpoint.contains('[')).map_err(failed)?;
-        socket.bind(endpoint).map_err(failed)?;
-        let bound = socket.get_last_endpoint().map_err(failed)?;
-        let endpoint = bound.unwrap_or_else(|_| endpoint.to_owned());
+        let open = || {
+            let socket = zmq::Context::new().socket(zmq::ROUTER)?;
+            socket.set_linger(0)?;
+            socket.set_rcvtimeo(POLL_MS)?;
+            socket.set_ipv6(endpoint.contains('['))?;
+            socket.bind(endpoint)?;
+            let bound = socket.get_last_endpoint()?;
+            Ok((socket, bound.unwrap_or_else(|_| endpoint.to_owned())))
+        };
+        let opened = open().map_err(|error: zmq::Error| std::io::Error::other(error.to_string()));
+        let (socket, endpoint) = opened?;
         let stop = Arc::new(AtomicBool::new(false));
         let thread = thread::Builder::new().name("kv-transfer".to_owned());
         let thread = thread.spawn({
@@ -74,39 +77,27 @@ impl Drop for ZmqMessageListener {
     }
 }
 
-/// Listener for notifications that decode servers have read a request's KV blocks; one per
-/// data-parallel rank.
-#[derive(Debug)]
-pub struct KvBlockReadListener {
-    _listener: ZmqMessageListener,
-}
-
-impl KvBlockReadListener {
-    /// Listens on ZMQ `endpoint` and calls `on_read` with the id of each request whose blocks were
-    /// read. Handshakes are answered with the `metadata` of the engine, if there is any.
-    ///
-    /// # Errors
-    /// An I/O error if the endpoint cannot be bound or the thread cannot be started.
-    pub fn start_listening(
-        endpoint: &str,
-        metadata: impl Fn() -> Option<KvTransferEngineMetadata> + Send + 'static,
-        on_read: impl Fn(&str) + Send + 'static,
-    ) -> Result<Self, std::io::Error> {
-        let listener =
-            ZmqMessageListener::start_listening(endpoint, move |message| match message {
-                [word, request] if word == BLOCKS_READ_MESSAGE => {
-                    if let Ok(request) = std::str::from_utf8(request) {
-                        on_read(request);
-                    }
-                    None
-                }
-                [query] if is_metadata_query(query) => {
-                    Some(metadata()?.to_handshake_answer().to_vec())
-                }
-                _ => None,
-            });
-        Ok(Self { _listener: listener? })
-    }
+/// Listens on ZMQ `endpoint` and calls `on_read` with the id of each request whose KV blocks a
+/// decode server has read; needed once per data-parallel rank. Handshakes are answered with the
+/// `metadata` of the engine, if there is any.
+///
+/// # Errors
+/// An I/O error if the endpoint cannot be bound or the thread cannot be started.
+pub fn listen_for_kv_block_reads(
+    endpoint: &str,
+    metadata: impl Fn() -> Option<KvTransferEngineMetadata> + Send + 'static,
+    on_read: impl Fn(&str) + Send + 'static,
+) -> std::io::Result<ZmqMessageListener> {
+    ZmqMessageListener::start_listening(endpoint, move |message| match message {
+        [word, request] if word == BLOCKS_READ_MESSAGE => {
+            if let Ok(request) = std::str::from_utf8(request) {
+                on_read(request);
+            }
+            None
+        }
+        [query] if is_metadata_query(query) => Some(metadata()?.to_handshake_answer().to_vec()),
+        _ => None,
+    })
 }
 
 #[cfg(test)]
@@ -127,7 +118,7 @@ mod tests {
         let on_read = move |request: &str| {
             let _ = sender.send(request.to_owned());
         };
-        let listener = KvBlockReadListener::start_listening(&endpoint, || None, on_read).unwrap();
+        let listener = listen_for_kv_block_reads(&endpoint, || None, on_read).unwrap();
         let stranger = zmq::Context::new().socket(zmq::DEALER).unwrap();
         stranger.set_linger(0).unwrap();
         stranger.connect(&endpoint).unwrap();

@@ -1,4 +1,5 @@
 use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use vllm_sim_engine::{MAX_SIMULATED_DELAY, duration};
@@ -60,11 +61,6 @@ const FAULT_FORMS: [(&str, &str); 9] = [
 ];
 
 impl StreamFault {
-    /// Returns the names of all stream faults.
-    pub fn all_stream_fault_names() -> impl Iterator<Item = &'static str> {
-        FAULT_FORMS.iter().map(|(name, _)| *name)
-    }
-
     /// Returns the syntax of each stream fault, such as `cut_after=TOKENS`.
     pub fn all_fault_syntax_forms() -> impl Iterator<Item = String> {
         FAULT_FORMS.iter().map(|(name, value)| match *value {
@@ -96,12 +92,7 @@ impl StreamFault {
         name: &str,
         value: Option<&str>,
     ) -> Option<Result<Self, String>> {
-        let tokens = || match value {
-            None => Ok(1),
-            Some(text) => {
-                text.parse::<u32>().map_err(|_| format!("{text:?} is not a number of tokens"))
-            }
-        };
+        let tokens = || parse_number(value, 1, |_| true, "a number of tokens");
         let alone = |stream_fault| match value {
             None => Ok(stream_fault),
             Some(text) => Err(format!("it takes no value, not {text:?}")),
@@ -114,24 +105,14 @@ impl StreamFault {
             "malformed_after" => tokens().map(Self::MalformedAfter),
             "duplicate_done" => alone(Self::DuplicateDone),
             "missing_done" => alone(Self::MissingDone),
-            "wrong_content_length" => match value {
-                None => Ok(Self::WrongContentLength(64)),
-                Some(text) => text
-                    .parse::<i32>()
-                    .ok()
-                    .filter(|bytes| *bytes != 0)
+            "wrong_content_length" => {
+                parse_number(value, 64, |bytes| *bytes != 0, "a number of bytes other than 0")
                     .map(Self::WrongContentLength)
-                    .ok_or_else(|| format!("{text:?} is not a number of bytes other than 0")),
-            },
-            KV_LOAD_FAILURE => match value {
-                None => Ok(Self::KvLoadFailure(0)),
-                Some(text) => text
-                    .parse::<u8>()
-                    .ok()
-                    .filter(|percent| *percent < 100)
+            }
+            KV_LOAD_FAILURE => {
+                parse_number(value, 0, |percent| *percent < 100, "a percentage from 0 to 99")
                     .map(Self::KvLoadFailure)
-                    .ok_or_else(|| format!("{text:?} is not a percentage from 0 to 99")),
-            },
+            }
             _ => return None,
         })
     }
@@ -155,6 +136,21 @@ impl fmt::Display for StreamFault {
             Self::KvLoadFailure(percent) => write!(f, "{name}={percent}"),
         }
     }
+}
+
+/// Parses the number of a fault, or returns `default` without a value; `what` describes a number
+/// that `is_allowed` accepts.
+fn parse_number<T: FromStr>(
+    value: Option<&str>,
+    default: T,
+    is_allowed: fn(&T) -> bool,
+    what: &str,
+) -> Result<T, String> {
+    let Some(text) = value else {
+        return Ok(default);
+    };
+    let number = text.parse().ok().filter(is_allowed);
+    number.ok_or_else(|| format!("{text:?} is not {what}"))
 }
 
 fn parse_stall(value: Option<&str>) -> Result<StreamFault, String> {

@@ -7,6 +7,7 @@ use super::{
     FaultRandomKey, FaultScenario, ScenarioPhase, ScenarioPhaseAction, ScenarioPhaseLength,
     ScenarioReplicaOverride,
 };
+use crate::fields::{expect_mapping, non_null_field, whole_number_field};
 use vllm_sim_engine::duration;
 
 const MAX_PHASES: usize = 1000;
@@ -32,9 +33,8 @@ fn scenario_error(why: impl Into<String>) -> ScenarioError {
     ScenarioError { place: String::new(), why: why.into() }
 }
 
-const SCENARIO_KEYS: [&str; 5] = ["name", "seed", "repeat", "by", "phases"];
-const PHASE_KEYS: [&str; 6] = ["name", "for", "requests", "set", "do", "replicas"];
-const REPLICA_KEYS: [&str; 2] = ["set", "do"];
+const SCENARIO_KEYS: &str = "name, seed, repeat, by, phases";
+const PHASE_KEYS: &str = "name, for, requests, set, do, replicas";
 const ACTION_FORMS: &str = "reset-prefix-cache, abort-requests, load-lora: {name, path}, unload-lora: NAME, restart: DURATION";
 
 impl FaultScenario {
@@ -53,38 +53,27 @@ impl FaultScenario {
     /// # Errors
     /// The same as for [`Self::from_yaml`].
     pub fn from_value(value: &Value) -> Result<Self, ScenarioError> {
-        let Value::Object(fields) = value else {
-            let keys = SCENARIO_KEYS.join(", ");
-            return Err(scenario_error(format!("a mapping with the keys {keys} was expected")));
-        };
-        check_known_keys(fields, &SCENARIO_KEYS).map_err(scenario_error)?;
-        let name = match fields.get("name") {
-            None | Some(Value::Null) => "scenario".to_owned(),
+        if !value.is_object() {
+            let words = format!("a mapping with the keys {SCENARIO_KEYS} was expected");
+            return Err(scenario_error(words));
+        }
+        let fields = expect_mapping(value, SCENARIO_KEYS).map_err(scenario_error)?;
+        let name = match non_null_field(fields, "name") {
+            None => "scenario".to_owned(),
             Some(name) => {
                 text_value(name).ok_or_else(|| scenario_error("'name' must be a string"))?
             }
         };
-        let whole = |key: &str| match fields.get(key) {
-            None | Some(Value::Null) => Ok(None),
-            Some(value) => value.as_u64().map(Some).ok_or_else(|| {
-                scenario_error(format!(
-                    "'{key}' must be a whole number of at least 0, not \
-                     {value}"
-                ))
-            }),
-        };
+        let whole = |key: &str| whole_number_field(fields, key, 0).map_err(scenario_error);
         let repeat = whole("repeat")?.unwrap_or(1);
-        let by = match fields.get("by").map(|by| text_value(by).unwrap_or_default()) {
-            None => FaultRandomKey::Ordinal,
-            Some(by) => match by.as_str() {
-                "ordinal" => FaultRandomKey::Ordinal,
-                "request-id" => FaultRandomKey::RequestId,
-                _ => {
-                    return Err(scenario_error(format!(
-                        "'by' must be ordinal or request-id, not {by:?}"
-                    )));
-                }
-            },
+        let by = fields.get("by").map(|by| text_value(by).unwrap_or_default());
+        let by = match by.as_deref() {
+            None | Some("ordinal") => FaultRandomKey::Ordinal,
+            Some("request-id") => FaultRandomKey::RequestId,
+            Some(by) => {
+                let words = format!("'by' must be ordinal or request-id, not {by:?}");
+                return Err(scenario_error(words));
+            }
         };
         let phases = match fields.get("phases") {
             Some(Value::Array(phases)) if (1..=MAX_PHASES).contains(&phases.len()) => phases,
@@ -111,13 +100,6 @@ impl FaultScenario {
     }
 }
 
-fn check_known_keys(fields: &Map<String, Value>, keys: &[&str]) -> Result<(), String> {
-    match fields.keys().find(|key| !keys.contains(&key.as_str())) {
-        Some(key) => Err(format!("unknown key {key:?}; allowed are {}", keys.join(", "))),
-        None => Ok(()),
-    }
-}
-
 fn text_value(value: &Value) -> Option<String> {
     match value {
         Value::String(text) if !text.is_empty() => Some(text.clone()),
@@ -128,20 +110,15 @@ fn text_value(value: &Value) -> Option<String> {
 
 fn read_phase((index, value): (usize, &Value)) -> Result<ScenarioPhase, ScenarioError> {
     let unnamed = format!("phase-{}", index + 1);
-    let Value::Object(fields) = value else {
-        let keys = PHASE_KEYS.join(", ");
-        let why = format!("a mapping with the keys {keys} was expected, not {value}");
-        return Err(ScenarioError::error_in_phase(index, &unnamed, why));
-    };
-    let name = match fields.get("name") {
-        None | Some(Value::Null) => unnamed.clone(),
+    let name = match value.get("name").filter(|name| !name.is_null()) {
+        None => unnamed,
         Some(name) => text_value(name).ok_or_else(|| {
             ScenarioError::error_in_phase(index, &unnamed, "'name' must be a string")
         })?,
     };
     let fail = |why: String| ScenarioError::error_in_phase(index, &name, why);
-    check_known_keys(fields, &PHASE_KEYS).map_err(fail)?;
-    let given = |key: &str| fields.get(key).filter(|value| !value.is_null());
+    let fields = expect_mapping(value, PHASE_KEYS).map_err(fail)?;
+    let given = |key: &str| non_null_field(fields, key);
     let length = match (given("for"), given("requests")) {
         (Some(_), Some(_)) => {
             return Err(fail("'for' and 'requests' cannot be used together".to_owned()));
@@ -149,29 +126,17 @@ fn read_phase((index, value): (usize, &Value)) -> Result<ScenarioPhase, Scenario
         (Some(time), None) => {
             ScenarioPhaseLength::Time(read_duration("for", time, MIN_PHASE_LENGTH).map_err(fail)?)
         }
-        (None, Some(requests)) => match requests.as_u64() {
-            Some(requests @ 1..) => ScenarioPhaseLength::Requests(requests),
-            _ => {
-                return Err(fail(format!(
-                    "'requests' must be a whole number of at least 1, not {requests}"
-                )));
-            }
-        },
-        (None, None) => ScenarioPhaseLength::Open,
+        (None, _) => {
+            let requests = whole_number_field(fields, "requests", 1).map_err(fail)?;
+            requests.map_or(ScenarioPhaseLength::Open, ScenarioPhaseLength::Requests)
+        }
     };
     let ScenarioReplicaOverride { set, actions } = read_override(fields).map_err(fail)?;
     let replicas = match given("replicas") {
         None => BTreeMap::new(),
         Some(Value::Object(all)) => {
             let each = all.iter().map(|(who, fields)| {
-                let read = match fields {
-                    Value::Object(fields) => {
-                        check_known_keys(fields, &REPLICA_KEYS).and_then(|()| read_override(fields))
-                    }
-                    other => {
-                        Err(format!("a mapping with the keys set, do was expected, not {other}"))
-                    }
-                };
+                let read = expect_mapping(fields, "set, do").and_then(read_override);
                 let read = read.map_err(|why| format!("replicas: {who:?}: {why}"))?;
                 Ok((who.clone(), read))
             });
@@ -186,13 +151,12 @@ fn read_phase((index, value): (usize, &Value)) -> Result<ScenarioPhase, Scenario
 }
 
 fn read_override(fields: &Map<String, Value>) -> Result<ScenarioReplicaOverride, String> {
-    let given = |key: &str| fields.get(key).filter(|value| !value.is_null());
-    let set = match given("set") {
+    let set = match non_null_field(fields, "set") {
         None => Map::new(),
-        Some(Value::Object(set)) => set.iter().map(|(k, v)| (k.clone(), v.clone())).collect(),
+        Some(Value::Object(set)) => set.clone(),
         Some(other) => return Err(format!("'set' must map settings to values, not {other}")),
     };
-    let actions: Result<Vec<ScenarioPhaseAction>, String> = match given("do") {
+    let actions: Result<Vec<ScenarioPhaseAction>, String> = match non_null_field(fields, "do") {
         None => Ok(Vec::new()),
         Some(Value::Array(actions)) => actions.iter().map(read_action).collect(),
         Some(one) => read_action(one).map(|action| vec![action]),
@@ -220,9 +184,8 @@ fn read_action(value: &Value) -> Result<ScenarioPhaseAction, String> {
         ("unload-lora", Some(name)) => {
             ScenarioPhaseAction::UnloadLora(text_value(name).ok_or_else(wrong)?)
         }
-        ("load-lora", Some(Value::Object(adapter))) => {
-            check_known_keys(adapter, &["name", "path"])
-                .map_err(|why| format!("load-lora: {why}"))?;
+        ("load-lora", Some(adapter @ Value::Object(_))) => {
+            expect_mapping(adapter, "name, path").map_err(|why| format!("load-lora: {why}"))?;
             let name = adapter.get("name").and_then(text_value).ok_or_else(wrong)?;
             let path = adapter.get("path").and_then(text_value);
             ScenarioPhaseAction::LoadLora { path: path.unwrap_or_else(|| name.clone()), name }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use regex::Regex;
 use serde_json::Value;
 
-use super::read::{expect_mapping, non_null_field, text_field, whole_number_field};
+use crate::fields::{expect_mapping, non_null_field, text_field, whole_number_field};
 use vllm_sim_wire::openai::request_message::RequestMessage;
 
 const KEYS: &str = "contains, matches, model, role, turn, system, tool_result, tool, header";

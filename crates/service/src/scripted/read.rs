@@ -1,7 +1,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use super::condition::ReplyRuleCondition;
 use super::{
@@ -9,6 +9,7 @@ use super::{
     ScriptedTokenPacing,
 };
 use crate::fault::InjectedFailure;
+use crate::fields::{expect_mapping, non_null_field, text_field, whole_number_field};
 use crate::generate::tools::ToolCall;
 use vllm_sim_engine::duration;
 
@@ -199,43 +200,4 @@ fn read_failure(value: &Value) -> Result<ScriptedFailure, String> {
         error,
         retry_after_seconds: seconds,
     })
-}
-
-pub(super) fn expect_mapping<'v>(
-    value: &'v Value,
-    keys: &str,
-) -> Result<&'v Map<String, Value>, String> {
-    let Value::Object(fields) = value else {
-        return Err(format!("a mapping with the keys {keys} was expected, not {value}"));
-    };
-    match fields.keys().find(|key| keys.split(", ").all(|known| known != **key)) {
-        Some(key) => Err(format!("unknown key {key:?}; allowed are {keys}")),
-        None => Ok(fields),
-    }
-}
-
-pub(super) fn non_null_field<'v>(fields: &'v Map<String, Value>, key: &str) -> Option<&'v Value> {
-    fields.get(key).filter(|value| !value.is_null())
-}
-
-pub(super) fn text_field(fields: &Map<String, Value>, key: &str) -> Result<Option<String>, String> {
-    match non_null_field(fields, key) {
-        None => Ok(None),
-        Some(Value::String(text)) => Ok(Some(text.clone())),
-        Some(other) => Err(format!("'{key}' must be a string, not {other}")),
-    }
-}
-
-pub(super) fn whole_number_field(
-    fields: &Map<String, Value>,
-    key: &str,
-    least: u64,
-) -> Result<Option<u64>, String> {
-    let Some(value) = non_null_field(fields, key) else {
-        return Ok(None);
-    };
-    match value.as_u64().filter(|number| *number >= least) {
-        Some(number) => Ok(Some(number)),
-        None => Err(format!("'{key}' must be a whole number of at least {least}, not {value}")),
-    }
 }

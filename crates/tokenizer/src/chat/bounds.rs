@@ -8,9 +8,9 @@ use std::cell::Cell;
 
 use minijinja::functions::Function;
 use minijinja::value::{FunctionArgs, FunctionResult, Rest, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, State, Value};
+use minijinja::{Environment, Error, State, Value};
 
-use super::error::ChatTemplateError;
+use super::error::{ChatTemplateError, invalid_operation};
 use super::lexer::{JinjaTag, JinjaTokenKind, lex_jinja_tags};
 
 /// Maximum size of a chat template, in bytes.
@@ -149,7 +149,7 @@ pub(super) fn charge_render_work(bytes: u64) -> Result<(), Error> {
     let done = WORK_DONE_BYTES.get().saturating_add(bytes);
     WORK_DONE_BYTES.set(done);
     if done > MAX_RENDER_WORK_BYTES {
-        return Err(render_limit_error(format!(
+        return Err(invalid_operation(format!(
             "the chat template does too much: it reads and writes more than {MAX_RENDER_WORK_BYTES} bytes"
         )));
     }
@@ -170,7 +170,7 @@ fn spend_recursively(value: &Value, level: usize) -> Result<(), Error> {
         return Ok(());
     }
     if level == MAX_VALUE_DEPTH {
-        return Err(render_limit_error(format!(
+        return Err(invalid_operation(format!(
             "the chat template nests a value more than {MAX_VALUE_DEPTH} levels deep"
         )));
     }
@@ -275,7 +275,7 @@ fn spend_formatting(text: &str, args: &[Value], open: char) -> Result<(), Error>
         .max()
         .unwrap_or(0);
     if widest > MAX_FIELD_WIDTH {
-        return Err(render_limit_error(format!(
+        return Err(invalid_operation(format!(
             "the chat template formats to a width of {widest}; at most {MAX_FIELD_WIDTH} is \
              allowed"
         )));
@@ -376,10 +376,6 @@ fn replace_by_counting_filter<F, Rv, Args>(
         }
         state.apply_filter(&hidden, &args)
     });
-}
-
-fn render_limit_error(message: String) -> Error {
-    Error::new(ErrorKind::InvalidOperation, message)
 }
 
 #[cfg(test)]

@@ -6,7 +6,10 @@
 //!
 //! **Source:** `vllm/renderers/hf.py`, `_detect_content_format`.
 
-use super::lexer::{JinjaTag, JinjaToken, JinjaTokenKind, lex_jinja_tags};
+use super::lexer::{
+    JinjaTag, JinjaToken, JinjaTokenKind, bracket_depth_after, closing_bracket, lex_jinja_tags,
+    loop_targets_and_iterable,
+};
 
 /// Format of message content that a chat template expects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -207,24 +210,14 @@ impl<'t> TemplateStatements<'t> {
     }
 
     fn add_loop(&mut self, tokens: &'t [JinjaToken<'t>], within: &[usize]) {
-        let Some(word) = tokens.iter().position(|token| token.is_identifier_named("in")) else {
+        let Some((targets, iter)) = loop_targets_and_iterable(tokens) else {
             return;
         };
-        let iter = &tokens[word + 1..];
-        let mut depth = 0usize;
-        let end = iter
-            .iter()
-            .position(|token| {
-                depth = bracket_depth_after(depth, token);
-                depth == 0
-                    && (token.is_identifier_named("if") || token.is_identifier_named("recursive"))
-            })
-            .unwrap_or(iter.len());
-        let item = match &tokens[..word] {
+        let item = match targets {
             [name] => Some(name.text),
             _ => None,
         };
-        let iter = AttributePath::parse(&iter[..end]);
+        let iter = AttributePath::parse(iter);
         self.loops.push(ForLoop { item, iter, within: within.to_vec() });
     }
 
@@ -349,14 +342,6 @@ fn parse_call_arguments<'t>(tokens: &'t [JinjaToken<'t>]) -> Vec<CallArgument<'t
         .collect()
 }
 
-fn bracket_depth_after(depth: usize, token: &JinjaToken<'_>) -> usize {
-    match token.text {
-        "(" | "[" | "{" => depth + 1,
-        ")" | "]" | "}" => depth.saturating_sub(1),
-        _ => depth,
-    }
-}
-
 fn parse_call_argument<'t>(tokens: &'t [JinjaToken<'t>]) -> Option<CallArgument<'t>> {
     Some(match tokens {
         [] => return None,
@@ -365,15 +350,6 @@ fn parse_call_argument<'t>(tokens: &'t [JinjaToken<'t>]) -> Option<CallArgument<
         }
         value => CallArgument { name: None, value: AttributePath::parse(value) },
     })
-}
-
-fn closing_bracket(tokens: &[JinjaToken<'_>]) -> Option<usize> {
-    let mut depth = 0usize;
-    let close = tokens.iter().position(|token| {
-        depth = bracket_depth_after(depth, token);
-        depth == 0
-    })?;
-    (close > 0).then_some(close)
 }
 
 /// Returns the template tokens that follow the arguments of a filter or test; all tokens if it has

@@ -1,5 +1,7 @@
 //! Errors of rendering a conversation with a chat template.
 
+use std::borrow::Cow;
+
 /// Error of rendering a conversation to a prompt, to be returned to the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ChatTemplateError {
@@ -31,4 +33,9 @@ impl ChatTemplateError {
 
 fn field_suffix(value: Option<&str>) -> String {
     value.map(|value| format!(", value={value}")).unwrap_or_default()
+}
+
+/// Returns the error of a template operation whose operands or limits do not allow it.
+pub(super) fn invalid_operation(message: impl Into<Cow<'static, str>>) -> minijinja::Error {
+    minijinja::Error::new(minijinja::ErrorKind::InvalidOperation, message)
 }

@@ -8,6 +8,7 @@ use vllm_sim_python::is_python_whitespace;
 
 use super::args::TemplateFilterArgs;
 use super::bounds;
+use super::error::invalid_operation;
 use super::json::tojson_filter;
 use super::methods::{self, python_splitlines};
 use super::python::{python_list, python_str_of, python_tuple_pair};
@@ -63,18 +64,14 @@ pub(super) fn add_python_filters(env: &mut Environment<'_>, clock: LocalTimeFn) 
 
     // In Python, text and dicts are sequences, and Jinja2's undefined value has the methods of a
     // sequence.
-    env.add_test("sequence", |value: &Value| {
-        !matches!(
-            value.kind(),
-            ValueKind::None | ValueKind::Bool | ValueKind::Number | ValueKind::Plain
-        )
-    });
-    env.add_test("iterable", |value: &Value| {
-        !matches!(
-            value.kind(),
-            ValueKind::None | ValueKind::Bool | ValueKind::Number | ValueKind::Plain
-        )
-    });
+    for name in ["sequence", "iterable"] {
+        env.add_test(name, |value: &Value| {
+            !matches!(
+                value.kind(),
+                ValueKind::None | ValueKind::Bool | ValueKind::Number | ValueKind::Plain
+            )
+        });
+    }
     env.add_test("number", |value: &Value| {
         matches!(value.kind(), ValueKind::Bool | ValueKind::Number)
     });
@@ -346,8 +343,4 @@ fn indent_filter(value: &Value, args: Rest<Value>) -> Result<String, Error> {
         out.push_str(line);
     }
     Ok(out)
-}
-
-fn invalid_operation(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::InvalidOperation, message)
 }

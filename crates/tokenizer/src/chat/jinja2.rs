@@ -122,8 +122,7 @@ fn plus_operands(tag: &JinjaTag<'_>) -> BTreeSet<OperandRange> {
             |index: usize| ends_operand(&tag.tokens, index) && !tag.tokens[index].is_operator("~");
         [operand_before(tag, at, ends), operand_after(tag, at, ends)]
     });
-    both.filter(|operand| !operand.is_string_literal(tag) && !operand.is_number_literal(tag))
-        .collect()
+    both.filter(|operand| !operand.is_literal(tag)).collect()
 }
 
 /// Returns the operands of comparisons and of `in` in a template tag, except literals; a comparison
@@ -136,8 +135,6 @@ fn comparison_operands(tag: &JinjaTag<'_>) -> BTreeSet<OperandRange> {
         let signs = ["~", "-", "+"];
         ends_operand(tokens, index) && !signs.contains(&tokens[index].text)
     };
-    let plain =
-        |operand: &OperandRange| operand.is_string_literal(tag) || operand.is_number_literal(tag);
     let literal = |operand: &OperandRange| {
         let mut all = tokens[operand.start..operand.end].iter();
         all.all(|token| {
@@ -160,7 +157,7 @@ fn comparison_operands(tag: &JinjaTag<'_>) -> BTreeSet<OperandRange> {
         let left = operand_before(tag, at - usize::from(negated && !sign), ends);
         let right = operand_after(tag, at, ends);
         // Comparing two strings reads no more than the shorter one, and a literal is short.
-        if sign && (plain(&left) || plain(&right)) {
+        if sign && (left.is_literal(tag) || right.is_literal(tag)) {
             continue;
         }
         operands.extend([left, right].into_iter().filter(|operand| !literal(operand)));
@@ -193,7 +190,7 @@ fn hashed_key_operands(tag: &JinjaTag<'_>) -> BTreeSet<OperandRange> {
             _ => {}
         }
     }
-    operands.retain(|operand| !operand.is_string_literal(tag) && !operand.is_number_literal(tag));
+    operands.retain(|operand| !operand.is_literal(tag));
     operands
 }
 
@@ -269,9 +266,11 @@ impl OperandRange {
         tokens.is_empty() || matches!(tokens, [only] if only.kind == JinjaTokenKind::Str)
     }
 
-    fn is_number_literal(&self, tag: &JinjaTag<'_>) -> bool {
+    /// Returns whether the operand is a string or number literal.
+    fn is_literal(&self, tag: &JinjaTag<'_>) -> bool {
         let digit = |c: char| c.is_ascii_digit();
-        matches!(&tag.tokens[self.start..self.end], [only] if only.text.starts_with(digit))
+        self.is_string_literal(tag)
+            || matches!(&tag.tokens[self.start..self.end], [only] if only.text.starts_with(digit))
     }
 }
 

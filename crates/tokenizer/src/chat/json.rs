@@ -3,11 +3,12 @@
 //! **Source:** `transformers/utils/chat_template_utils.py`, `tojson`; CPython `json/encoder.py`.
 
 use minijinja::value::{Rest, ValueKind};
-use minijinja::{Error, ErrorKind, Value};
+use minijinja::{Error, Value};
 use vllm_sim_python::json;
 
 use super::args::TemplateFilterArgs;
 use super::bounds;
+use super::error::invalid_operation;
 
 /// Maximum nesting depth of a value for `tojson`; the limit for JSON in requests is lower.
 const MAX_JSON_DEPTH: usize = 500;
@@ -173,8 +174,4 @@ fn python_number_text(value: &Value) -> String {
         return value.to_string();
     }
     f64::try_from(value.clone()).map_or_else(|_| value.to_string(), json::format_json_float)
-}
-
-fn invalid_operation(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::InvalidOperation, message)
 }

@@ -178,6 +178,37 @@ fn number_literal_len(rest: &str) -> usize {
     end
 }
 
+/// Returns the targets and the iterable of a loop of a template; `tokens` follow the keyword `for`.
+pub(super) fn loop_targets_and_iterable<'a, 's>(
+    tokens: &'a [JinjaToken<'s>],
+) -> Option<(&'a [JinjaToken<'s>], &'a [JinjaToken<'s>])> {
+    let word = tokens.iter().position(|token| token.is_identifier_named("in"))?;
+    let iterable = &tokens[word + 1..];
+    let mut depth = 0usize;
+    let end = iterable.iter().position(|token| {
+        depth = bracket_depth_after(depth, token);
+        depth == 0 && (token.is_identifier_named("if") || token.is_identifier_named("recursive"))
+    });
+    Some((&tokens[..word], &iterable[..end.unwrap_or(iterable.len())]))
+}
+
+pub(super) fn bracket_depth_after(depth: usize, token: &JinjaToken<'_>) -> usize {
+    match token.text {
+        "(" | "[" | "{" => depth + 1,
+        ")" | "]" | "}" => depth.saturating_sub(1),
+        _ => depth,
+    }
+}
+
+pub(super) fn closing_bracket(tokens: &[JinjaToken<'_>]) -> Option<usize> {
+    let mut depth = 0usize;
+    let close = tokens.iter().position(|token| {
+        depth = bracket_depth_after(depth, token);
+        depth == 0
+    })?;
+    (close > 0).then_some(close)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,6 +6,7 @@ use vllm_sim_python::is_python_whitespace;
 
 use super::args::TemplateFilterArgs;
 use super::bounds;
+use super::error::invalid_operation;
 use super::jinja2::{TEMPLATE_SLICE_METHOD, TEMPLATE_SUBSCRIPT_METHOD};
 use super::python::{python_list, python_str_of, python_tuple_pair};
 
@@ -289,29 +290,19 @@ fn call_dict_method(value: &Value, method: &str, args: &[Value]) -> Result<Value
         return Err(Error::from(ErrorKind::UnknownMethod));
     };
     let pairs = || object.try_iter_pairs().into_iter().flatten();
-    Ok(match method {
-        "keys" => {
-            let () = from_args(args)?;
-            python_list(pairs().map(|(key, _)| key).collect())
-        }
-        "values" => {
-            let () = from_args(args)?;
-            python_list(pairs().map(|(_, value)| value).collect())
-        }
-        "items" => {
-            let () = from_args(args)?;
-            python_list(pairs().map(|(key, value)| python_tuple_pair(key, value)).collect())
-        }
+    let answer = match method {
+        "keys" => python_list(pairs().map(|(key, _)| key).collect()),
+        "values" => python_list(pairs().map(|(_, value)| value).collect()),
+        "items" => python_list(pairs().map(|(key, value)| python_tuple_pair(key, value)).collect()),
         "get" => {
             let (key, default): (&Value, Option<Value>) = from_args(args)?;
-            object.get_value(key).or(default).unwrap_or(Value::from(()))
+            return Ok(object.get_value(key).or(default).unwrap_or(Value::from(())));
         }
-        "copy" => {
-            let () = from_args(args)?;
-            value.clone()
-        }
+        "copy" => value.clone(),
         _ => return Err(Error::from(ErrorKind::UnknownMethod)),
-    })
+    };
+    let () = from_args(args)?;
+    Ok(answer)
 }
 
 fn call_list_method(value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
@@ -409,10 +400,6 @@ fn clamp_slice_bound(at: i64, length: usize) -> usize {
 
 fn index_from_end(at: i64, length: usize) -> Option<usize> {
     length.checked_sub(usize::try_from(at.unsigned_abs()).ok()?)
-}
-
-fn invalid_operation(message: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::InvalidOperation, message)
 }
 
 #[cfg(test)]

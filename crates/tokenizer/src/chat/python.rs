@@ -18,30 +18,34 @@ pub(super) type PythonDictFields = IndexMap<Cow<'static, str>, Value, foldhash::
 #[derive(Debug, Default)]
 pub(super) struct PythonDict(pub(super) PythonDictFields);
 
+/// Python list, or a tuple as in `dict.items()`.
 #[derive(Debug)]
-pub(super) struct PythonList(pub(super) Vec<Value>);
+struct PythonSequence {
+    items: Vec<Value>,
+    is_tuple: bool,
+}
 
-#[derive(Debug)]
-struct PythonTuple(Vec<Value>);
-
-impl Object for PythonTuple {
+impl Object for PythonSequence {
     fn repr(self: &Arc<Self>) -> ObjectRepr {
         ObjectRepr::Seq
     }
 
     fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        self.0.get(key.as_usize()?).cloned()
+        self.items.get(key.as_usize()?).cloned()
     }
 
     fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Seq(self.0.len())
+        Enumerator::Seq(self.items.len())
     }
 
     fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let comma = if self.0.len() == 1 { ",)" } else { ")" };
+        let items = self.items.iter().cloned();
+        if !self.is_tuple {
+            return write_python_list(f, items);
+        }
         f.write_char('(')?;
-        write_comma_separated(f, self.0.iter().cloned())?;
-        f.write_str(comma)
+        write_comma_separated(f, items)?;
+        f.write_str(if self.items.len() == 1 { ",)" } else { ")" })
     }
 }
 
@@ -76,31 +80,13 @@ impl Object for PythonDict {
     }
 }
 
-impl Object for PythonList {
-    fn repr(self: &Arc<Self>) -> ObjectRepr {
-        ObjectRepr::Seq
-    }
-
-    fn get_value(self: &Arc<Self>, key: &Value) -> Option<Value> {
-        self.0.get(key.as_usize()?).cloned()
-    }
-
-    fn enumerate(self: &Arc<Self>) -> Enumerator {
-        Enumerator::Seq(self.0.len())
-    }
-
-    fn render(self: &Arc<Self>, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write_python_list(f, self.0.iter().cloned())
-    }
-}
-
 pub(super) fn python_list(items: Vec<Value>) -> Value {
-    Value::from_object(PythonList(items))
+    Value::from_object(PythonSequence { items, is_tuple: false })
 }
 
 /// Returns a Python tuple of two template values, as in `dict.items()`.
 pub(super) fn python_tuple_pair(first: Value, second: Value) -> Value {
-    Value::from_object(PythonTuple(vec![first, second]))
+    Value::from_object(PythonSequence { items: vec![first, second], is_tuple: true })
 }
 
 pub(super) fn python_dict(fields: PythonDictFields) -> Value {
@@ -155,7 +141,11 @@ pub(super) fn write_python_repr(out: &mut impl fmt::Write, value: &Value) -> fmt
             Err(_) => write!(out, "{value}"),
         },
         ValueKind::String => write_python_repr_of_str(out, value.as_str().unwrap_or_default()),
-        ValueKind::Seq if value.downcast_object_ref::<PythonTuple>().is_some() => {
+        ValueKind::Seq
+            if value
+                .downcast_object_ref::<PythonSequence>()
+                .is_some_and(|sequence| sequence.is_tuple) =>
+        {
             write!(out, "{value}")
         }
         ValueKind::Seq | ValueKind::Iterable => match value.try_iter() {

@@ -3,7 +3,7 @@
 
 use super::bounds::{COUNT_LOOP_WORK_FILTER, COUNT_NESTED_VALUE_WORK_FILTER};
 use super::jinja2::{TextEdit, enclose_with_filter};
-use super::lexer::{JinjaTag, JinjaToken};
+use super::lexer::{JinjaTag, JinjaToken, closing_bracket, loop_targets_and_iterable};
 
 pub(super) fn work_counting_filter_edits(tags: &[JinjaTag<'_>]) -> Vec<Vec<TextEdit>> {
     let bodies = loop_body_sizes(tags);
@@ -17,10 +17,8 @@ pub(super) fn work_counting_filter_edits(tags: &[JinjaTag<'_>]) -> Vec<Vec<TextE
                 count_stored_value_edits(rest)
             }
             [word, rest @ ..] if tag.is_statement_tag() && word.is_identifier_named("for") => {
-                enclose_with_filter(
-                    loop_iterable(rest),
-                    &format!("{COUNT_LOOP_WORK_FILTER}({body})"),
-                )
+                let iterable = loop_targets_and_iterable(rest).map_or(&[][..], |(_, all)| all);
+                enclose_with_filter(iterable, &format!("{COUNT_LOOP_WORK_FILTER}({body})"))
             }
             _ => Vec::new(),
         };
@@ -39,40 +37,13 @@ fn count_stored_value_edits(tokens: &[JinjaToken<'_>]) -> Vec<TextEdit> {
     })
 }
 
-/// Returns the tokens of a template loop's iterable; `tokens` follow the keyword `for`.
-fn loop_iterable<'a, 't>(tokens: &'a [JinjaToken<'t>]) -> &'a [JinjaToken<'t>] {
-    let Some(at) = tokens.iter().position(|token| token.is_identifier_named("in")) else {
-        return &[];
-    };
-    let tokens = &tokens[at + 1..];
-    let mut depth = 0usize;
-    let end = tokens.iter().position(|token| {
-        match token.text {
-            "(" | "[" | "{" => depth += 1,
-            ")" | "]" | "}" => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        depth == 0 && (token.is_identifier_named("if") || token.is_identifier_named("recursive"))
-    });
-    &tokens[..end.unwrap_or(tokens.len())]
-}
-
 fn count_recursion_edits(tokens: &[JinjaToken<'_>], body: usize) -> Vec<TextEdit> {
     let mut edits = Vec::new();
     for (at, pair) in tokens.windows(2).enumerate() {
-        if !(pair[0].is_identifier_named("loop") && pair[1].is_operator("(")) {
-            continue;
-        }
-        let mut depth = 0usize;
-        let close = tokens[at + 1..].iter().position(|token| {
-            match token.text {
-                "(" | "[" | "{" => depth += 1,
-                ")" | "]" | "}" => depth = depth.saturating_sub(1),
-                _ => {}
-            }
-            depth == 0
-        });
-        if let Some(close) = close {
+        if pair[0].is_identifier_named("loop")
+            && pair[1].is_operator("(")
+            && let Some(close) = closing_bracket(&tokens[at + 1..])
+        {
             let argument = &tokens[at + 2..at + 1 + close];
             edits.extend(enclose_with_filter(
                 argument,

@@ -7,9 +7,12 @@
 pub(super) mod disaggregation;
 mod parsers;
 
+use std::{iter, slice};
+
 use serde_json::{Map, Value};
 
 use super::{ImitatedEngineCommandLine, TranslatedCommandLine};
+use crate::command_line::split_at_first;
 use crate::did_you_mean::closest_known_name;
 use crate::error::{ConfigError, bail};
 use crate::flag::FlagSpec;
@@ -87,23 +90,6 @@ const RENAMED_FLAGS: [(&str, &str); 43] = [
     ("tp-size", "tensor-parallel-size"),
 ];
 
-/// Flags of SGLang that have an effect and whose values are converted.
-const CONVERTED_FLAGS: [&str; 13] = [
-    "chunked-prefill-size",
-    "disable-radix-cache",
-    "disaggregation-decode-enable-radix-cache",
-    "disaggregation-mode",
-    "disaggregation-transfer-backend",
-    "enable-metrics",
-    "is-embedding",
-    "kv-events-config",
-    "lora-paths",
-    "max-total-tokens",
-    "schedule-policy",
-    "tool-call-parser",
-    "trust-request-chat-template",
-];
-
 /// Names of SGLang's backends for KV cache transfer.
 ///
 /// **Source:** SGLang 0.5.23 `srt/arg_groups/choices.py`, `DISAGG_TRANSFER_BACKEND_CHOICES`.
@@ -143,7 +129,7 @@ fn sglang_flags() -> impl Iterator<Item = SglangFlag> {
 
 fn flag_names() -> Vec<(&'static str, &'static str)> {
     let names = |flag: SglangFlag| {
-        let all = std::iter::once(flag.name).chain(flag.aliases);
+        let all = iter::once(flag.name).chain(flag.aliases);
         all.map(|alias| (alias, flag.name)).collect::<Vec<_>>()
     };
     sglang_flags().flat_map(names).collect()
@@ -170,8 +156,8 @@ fn find_sglang_flag(typed: &str) -> Option<SglangFlag> {
 /// [`ConfigError::Unknown`] for a flag that neither has; [`ConfigError::Invalid`] or
 /// [`ConfigError::Value`] for a missing or unsupported value.
 fn translate_sglang_arguments(words: &[String]) -> Result<TranslatedCommandLine, ConfigError> {
-    let mut translator = Translator { words, ..Translator::default() };
-    while let Some(word) = translator.next_word() {
+    let mut translator = Translator { words: words.iter(), ..Translator::default() };
+    while let Some(word) = translator.words.next() {
         translator.translate_word(word)?;
     }
     translator.finish()
@@ -179,8 +165,7 @@ fn translate_sglang_arguments(words: &[String]) -> Result<TranslatedCommandLine,
 
 #[derive(Default)]
 struct Translator<'a> {
-    words: &'a [String],
-    at: usize,
+    words: slice::Iter<'a, String>,
     out: Vec<String>,
     without_effect: Vec<String>,
     has_metrics: bool,
@@ -191,16 +176,10 @@ struct Translator<'a> {
 }
 
 impl<'a> Translator<'a> {
-    fn next_word(&mut self) -> Option<&'a str> {
-        let word = self.words.get(self.at)?;
-        self.at += 1;
-        Some(word)
-    }
-
     /// Returns the next command-line argument unless it is a flag.
     fn next_value(&mut self) -> Option<&'a str> {
-        let word = self.words.get(self.at).filter(|word| !word.starts_with("--"))?;
-        self.at += 1;
+        let word = self.words.as_slice().first().filter(|word| !word.starts_with("--"))?;
+        self.words.next();
         Some(word)
     }
 
@@ -214,10 +193,7 @@ impl<'a> Translator<'a> {
                 "unexpected word {word:?}: `vllm-sim sglang` takes only flags, such as --model-path"
             );
         };
-        let (name, inline) = match body.split_once('=') {
-            Some((name, value)) => (name, Some(value)),
-            None => (body, None),
-        };
+        let (name, inline) = split_at_first(body, '=');
         let typed = name.replace('_', "-");
         let negated = typed.strip_prefix("no-").and_then(find_sglang_flag);
         if let Some(flag) = negated.filter(|flag| flag.arity == Arity::Switch) {
@@ -243,11 +219,7 @@ impl<'a> Translator<'a> {
             Arity::Switch => {}
             Arity::Value if inline.is_none() => values.extend(self.next_value()),
             Arity::Value => {}
-            Arity::List => {
-                while let Some(value) = self.next_value() {
-                    values.push(value);
-                }
-            }
+            Arity::List => values.extend(iter::from_fn(|| self.next_value())),
         }
         if flag.arity != Arity::Switch && values.is_empty() {
             bail!("--{} needs a value", flag.name);
@@ -256,20 +228,15 @@ impl<'a> Translator<'a> {
             self.page_size = Some(read_count(flag.name, values[0])?);
         }
         let renamed = RENAMED_FLAGS.iter().find(|(name, _)| *name == flag.name);
-        match renamed {
-            Some((_, ours)) => {
-                self.out.push(format!("--{ours}"));
-                self.out.extend(values.into_iter().map(str::to_owned));
-                Ok(())
-            }
-            None if CONVERTED_FLAGS.contains(&flag.name) => self.convert_flag(flag.name, &values),
-            None => {
-                self.note_without_effect(flag.name);
-                Ok(())
-            }
-        }
+        let Some((_, ours)) = renamed else {
+            return self.convert_flag(flag.name, &values);
+        };
+        self.out.push(format!("--{ours}"));
+        self.out.extend(values.into_iter().map(str::to_owned));
+        Ok(())
     }
 
+    /// Appends the flags of this crate that do what a flag of SGLang does, if there are any.
     fn convert_flag(&mut self, name: &str, values: &[&str]) -> Result<(), ConfigError> {
         let value = values.first().copied().unwrap_or_default();
         let words = match name {
@@ -317,11 +284,15 @@ impl<'a> Translator<'a> {
             "kv-events-config" => {
                 vec!["--kv-events-config".to_owned(), convert_kv_events_config(value)?]
             }
-            _ => {
+            "lora-paths" => {
                 let modules = values.iter().map(|value| convert_lora_path(value));
                 let modules = modules.collect::<Result<Vec<_>, _>>()?;
                 let flags = ["--enable-lora", "--lora-modules"].map(str::to_owned);
                 flags.into_iter().chain(modules).collect()
+            }
+            _ => {
+                self.note_without_effect(name);
+                Vec::new()
             }
         };
         self.out.extend(words);
@@ -506,13 +477,10 @@ mod tests {
     }
 
     #[test]
-    fn every_acting_flag_is_a_flag_of_sglang_and_has_a_flag_here() {
-        let converted = CONVERTED_FLAGS.iter().map(|name| (*name, None));
-        let renamed = RENAMED_FLAGS.iter().map(|(name, ours)| (*name, Some(*ours)));
-        for (name, ours) in converted.chain(renamed) {
+    fn every_renamed_flag_is_a_flag_of_sglang_and_has_a_flag_here() {
+        for (name, ours) in RENAMED_FLAGS {
             assert!(sglang_flags().any(|flag| flag.name == name), "{name}");
-            let known = ours.is_none_or(|ours| flags::find_long_flag(ours).is_some());
-            assert!(known, "{name}: {ours:?}");
+            assert!(flags::find_long_flag(ours).is_some(), "{name}: {ours:?}");
         }
     }
 

@@ -64,9 +64,13 @@ fn block_hashes_equal_python_on_random_prompts() {
     for (line, case) in cases.lines().enumerate() {
         let case: PythonHashCase = serde_json::from_str(case).unwrap();
         let algo = match case.algo.as_str() {
+            "sha256" => BlockHashAlgorithm::Sha256,
+            "sha256_cbor" => BlockHashAlgorithm::Sha256Cbor,
+            "xxhash" => BlockHashAlgorithm::Xxhash,
+            "xxhash_cbor" => BlockHashAlgorithm::XxhashCbor,
             "llm-d-fnv" => BlockHashAlgorithm::LlmdFnv,
             "llm-d-sha256" => BlockHashAlgorithm::LlmdSha256,
-            name => name.parse().unwrap(),
+            other => panic!("line {line}: {other}"),
         };
         let extras = BlockHashExtraKeys {
             lora: case.lora.map(|(name, path)| LoraAdapter {

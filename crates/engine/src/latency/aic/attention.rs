@@ -124,9 +124,7 @@ impl AiConfiguratorStepTimes {
             let sum = known.unwrap_or_else(|| {
                 let sol = |at| self.min_decode_attention_ms(kind.window, at);
                 let at = lengths.map(|length| [self.heads, requests, length]);
-                at.iter()
-                    .map(|at| kind.decode.attention_time_ms(*at, &sol).unwrap_or_else(|| sol(*at)))
-                    .sum()
+                at.iter().map(|at| kind.decode.time_or_minimum_ms(*at, &sol)).sum()
             });
             kind.layers * (sum / 5.0 + self.qk_norm_ms())
         });
@@ -150,7 +148,7 @@ impl AiConfiguratorStepTimes {
         let times = self.attention.iter().map(|kind| {
             let sol = |at| self.min_prefill_attention_ms(kind.window, at);
             let at = [self.heads, all, requests];
-            let time = kind.context.attention_time_ms(at, &sol).unwrap_or_else(|| sol(at));
+            let time = kind.context.time_or_minimum_ms(at, &sol);
             kind.layers * (time * share + extra + self.qk_norm_ms())
         });
         times.sum()

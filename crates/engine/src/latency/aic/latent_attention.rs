@@ -2,7 +2,7 @@
 //! blocks, or of the attention kernel alone.
 
 use super::error::AiConfiguratorError;
-use super::lookup::{AttentionTimeTable, ExtrapolationReferencePoints, LatencyCurve};
+use super::lookup::{AttentionTimeTable, LatencyCurve};
 use super::speed::GemmDtype;
 use super::tables::{ForwardPassPhase, KernelTableFolder};
 use super::{AiConfiguratorStepTimes, LatentAttentionShape};
@@ -148,7 +148,7 @@ impl AiConfiguratorStepTimes {
             ForwardPassPhase::Decode => self.min_latent_decode_ms(table.scope, at),
         };
         let at = [heads, second, third];
-        self.layers * table.times.attention_time_ms(at, &min).unwrap_or_else(|| min(at))
+        self.layers * table.times.time_or_minimum_ms(at, &min)
     }
 
     /// Returns the shapes (outputs, inputs) of the matrix products of a layer's attention that the
@@ -190,12 +190,7 @@ impl AiConfiguratorStepTimes {
             let (compute, memory) = self.absorbed_product_limits(self.heads, x);
             compute.max(memory) * 1e3
         };
-        let absorbed = latent.absorbed.iter();
-        let absorbed = absorbed.map(|curve| {
-            curve
-                .kernel_time_ms(x, ExtrapolationReferencePoints::Last, &min)
-                .unwrap_or_else(|| min(x))
-        });
+        let absorbed = latent.absorbed.iter().map(|curve| curve.time_or_minimum_ms(x, &min));
         dense + absorbed.sum::<f64>()
     }
 

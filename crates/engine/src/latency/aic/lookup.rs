@@ -53,6 +53,13 @@ impl LatencyCurve {
         Some(sum)
     }
 
+    /// Returns the kernel time at axis value `at`, in ms, with the last point as reference beyond
+    /// the measured range; without any point, the hardware minimum `sol`.
+    pub(super) fn time_or_minimum_ms(&self, at: u64, sol: &dyn Fn(u64) -> f64) -> f64 {
+        let time = self.kernel_time_ms(at, ExtrapolationReferencePoints::Last, sol);
+        time.unwrap_or_else(|| sol(at))
+    }
+
     /// Returns the kernel time at axis value `at`, in ms: interpolated, or beyond the measured
     /// range extrapolated with the hardware efficiency at that end.
     pub(super) fn kernel_time_ms(
@@ -252,12 +259,11 @@ impl AttentionTimeTable {
         }
     }
 
-    pub(super) fn attention_time_ms(
-        &self,
-        at: TablePoint,
-        sol: HardwareMinimum<'_>,
-    ) -> Option<f64> {
-        self.interpolate(at, sol).or_else(|| self.extrapolate(at, sol))
+    /// Returns the attention time at a point, in ms; without any measurement, the hardware minimum
+    /// `sol`.
+    pub(super) fn time_or_minimum_ms(&self, at: TablePoint, sol: HardwareMinimum<'_>) -> f64 {
+        let time = self.interpolate(at, sol).or_else(|| self.extrapolate(at, sol));
+        time.unwrap_or_else(|| sol(at))
     }
 
     fn interpolate(&self, at: TablePoint, sol: HardwareMinimum<'_>) -> Option<f64> {
@@ -449,7 +455,7 @@ mod tests {
             {
                 let by_hand: f64 = [c, c, c + 2]
                     .iter()
-                    .map(|c| grid.attention_time_ms([8, b, *c], &beyond).unwrap_or(f64::NAN))
+                    .map(|c| grid.time_or_minimum_ms([8, b, *c], &beyond))
                     .sum();
                 let sum = row.sum_of_times_ms(&[c, c, c + 2]).unwrap_or(f64::NAN);
                 assert!((sum / by_hand - 1.0).abs() < 1e-14, "{b} {c}: {sum}, {by_hand}");

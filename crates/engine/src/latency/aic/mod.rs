@@ -20,7 +20,7 @@ use super::{BatchWork, LatentAttentionShape, QuantizationScheme, StepOverhead};
 use attention::LayerAttentionTimes;
 pub use error::AiConfiguratorError;
 use latent_attention::{LatentAttentionTimes, has_measured_latent_attention};
-use lookup::{ExtrapolationReferencePoints, GemmTable, LatencyCurve};
+use lookup::{GemmTable, LatencyCurve};
 pub use setup::{AiConfiguratorSetup, MixedStepTiming, find_installed_kernel_tables};
 use speed::{GemmDtype, GpuHardwareSpeed};
 use tables::{AiConfiguratorSystemSpec, ForwardPassPhase, KernelTableFolder};
@@ -230,12 +230,6 @@ impl AiConfiguratorStepTimes {
         }
     }
 
-    /// Returns the time of the kernels of a step, in ms.
-    pub fn step_kernels_ms(&self, batch: &BatchWork) -> f64 {
-        let (prompts, decodes) = self.prefill_decode_ms(batch);
-        prompts + decodes
-    }
-
     fn prefill_decode_ms(&self, batch: &BatchWork) -> (f64, f64) {
         let (prompts, decodes) = (u64::from(batch.chunks), u64::from(batch.decodes));
         let each = |tokens: u64| tokens.checked_div(prompts).unwrap_or(0);
@@ -372,10 +366,7 @@ impl AiConfiguratorStepTimes {
 
     fn expert_ms(&self, experts: &ExpertKernelTable, tokens: u64) -> f64 {
         let sol = |tokens: u64| self.min_expert_ms(experts, tokens);
-        experts
-            .curve
-            .kernel_time_ms(tokens, ExtrapolationReferencePoints::Last, &sol)
-            .unwrap_or_else(|| sol(tokens))
+        experts.curve.time_or_minimum_ms(tokens, &sol)
     }
 
     fn min_expert_ms(&self, e: &ExpertKernelTable, tokens: u64) -> f64 {
@@ -395,9 +386,7 @@ impl AiConfiguratorStepTimes {
         let gpus = *gpus as f64;
         let sol =
             |elements: u64| 4.0 * elements as f64 * (gpus - 1.0) / gpus / self.speed.link * 1e3;
-        curve
-            .kernel_time_ms(elements, ExtrapolationReferencePoints::Last, &sol)
-            .unwrap_or_else(|| sol(elements))
+        curve.time_or_minimum_ms(elements, &sol)
     }
 }
 

@@ -5,11 +5,14 @@ use std::collections::BTreeMap;
 use std::io::Read as _;
 use std::sync::Arc;
 
-pub(super) enum ParquetColumn {
-    Text(Vec<Option<Arc<str>>>),
-    Whole(Vec<Option<i64>>),
-    Float(Vec<Option<f64>>),
+#[derive(Clone)]
+enum ParquetCell {
+    Text(Arc<str>),
+    Whole(i64),
+    Float(f64),
 }
+
+type ParquetColumn = Vec<Option<ParquetCell>>;
 
 pub(super) struct ParquetTable {
     pub(super) rows: usize,
@@ -50,20 +53,7 @@ impl ParquetTable {
                 };
                 let name = String::from_utf8_lossy(name).into_owned();
                 let optional = *optional.get(&name).ok_or(UNSUPPORTED)?;
-                let read = read_column(file, chunk, optional)?;
-                match (columns.get_mut(&name), read) {
-                    (None, read) => {
-                        columns.insert(name, read);
-                    }
-                    (Some(ParquetColumn::Text(all)), ParquetColumn::Text(more)) => all.extend(more),
-                    (Some(ParquetColumn::Whole(all)), ParquetColumn::Whole(more)) => {
-                        all.extend(more)
-                    }
-                    (Some(ParquetColumn::Float(all)), ParquetColumn::Float(more)) => {
-                        all.extend(more)
-                    }
-                    _ => return Err(UNSUPPORTED),
-                }
+                columns.entry(name).or_default().extend(read_column(file, chunk, optional)?);
             }
         }
         let table = Self { rows, columns };
@@ -73,36 +63,30 @@ impl ParquetTable {
         }
     }
 
+    fn cell(&self, column: &str, row: usize) -> Option<&ParquetCell> {
+        self.columns.get(column)?[row].as_ref()
+    }
+
     pub(super) fn text_cell(&self, column: &str, row: usize) -> Option<&str> {
-        match self.columns.get(column)? {
-            ParquetColumn::Text(values) => values[row].as_deref(),
-            ParquetColumn::Whole(_) | ParquetColumn::Float(_) => None,
+        match self.cell(column, row)? {
+            ParquetCell::Text(text) => Some(text),
+            ParquetCell::Whole(_) | ParquetCell::Float(_) => None,
         }
     }
 
     pub(super) fn integer_cell(&self, column: &str, row: usize) -> Option<i64> {
-        match self.columns.get(column)? {
-            ParquetColumn::Whole(values) => values[row],
-            ParquetColumn::Float(values) => values[row].map(|value| value as i64),
-            ParquetColumn::Text(_) => None,
+        match self.cell(column, row)? {
+            ParquetCell::Whole(number) => Some(*number),
+            ParquetCell::Float(number) => Some(*number as i64),
+            ParquetCell::Text(_) => None,
         }
     }
 
     pub(super) fn float_cell(&self, column: &str, row: usize) -> Option<f64> {
-        match self.columns.get(column)? {
-            ParquetColumn::Whole(values) => values[row].map(|value| value as f64),
-            ParquetColumn::Float(values) => values[row],
-            ParquetColumn::Text(_) => None,
-        }
-    }
-}
-
-impl ParquetColumn {
-    fn len(&self) -> usize {
-        match self {
-            Self::Text(values) => values.len(),
-            Self::Whole(values) => values.len(),
-            Self::Float(values) => values.len(),
+        match self.cell(column, row)? {
+            ParquetCell::Whole(number) => Some(*number as f64),
+            ParquetCell::Float(number) => Some(*number),
+            ParquetCell::Text(_) => None,
         }
     }
 }
@@ -117,12 +101,10 @@ fn read_column(
     let start = usize::try_from(start).map_err(|_| UNSUPPORTED)?;
     let mut left = file.get(start..).ok_or(TRUNCATED)?;
     let wanted = usize::try_from(chunk.integer_field(5)?).map_err(|_| UNSUPPORTED)?;
-    let mut values = match kind {
-        6 => ParquetColumn::Text(Vec::new()),
-        2 => ParquetColumn::Whole(Vec::new()),
-        5 => ParquetColumn::Float(Vec::new()),
-        _ => return Err(UNSUPPORTED),
-    };
+    if !matches!(kind, 2 | 5 | 6) {
+        return Err(UNSUPPORTED);
+    }
+    let mut values = ParquetColumn::new();
     let mut words: Option<ParquetColumn> = None;
     while values.len() < wanted {
         let mut reader = ThriftReader { bytes: left, depth: 0 };
@@ -184,28 +166,13 @@ fn read_data_page(
     let source = own.as_ref().or(words.as_ref()).ok_or(UNSUPPORTED)?;
     let mut next = 0;
     for level in present {
-        let at = if level == 1 {
-            let at = indices.as_ref().map_or(next, |indices| indices[next] as usize);
-            next += 1;
-            if at >= source.len() {
-                return Err(TRUNCATED);
-            }
-            Some(at)
-        } else {
-            None
-        };
-        match (&mut *values, source) {
-            (ParquetColumn::Text(all), ParquetColumn::Text(from)) => {
-                all.push(at.and_then(|i| from[i].clone()))
-            }
-            (ParquetColumn::Whole(all), ParquetColumn::Whole(from)) => {
-                all.push(at.and_then(|i| from[i]))
-            }
-            (ParquetColumn::Float(all), ParquetColumn::Float(from)) => {
-                all.push(at.and_then(|i| from[i]))
-            }
-            _ => return Err(UNSUPPORTED),
+        if level != 1 {
+            values.push(None);
+            continue;
         }
+        let at = indices.as_ref().map_or(next, |indices| indices[next] as usize);
+        next += 1;
+        values.push(source.get(at).ok_or(TRUNCATED)?.clone());
     }
     Ok(())
 }
@@ -249,13 +216,11 @@ fn decode_plain_values(
         let (eights, _) = bytes.as_chunks::<8>();
         Ok(eights.to_vec())
     };
-    Ok(match kind {
-        2 => {
-            ParquetColumn::Whole(eights()?.into_iter().map(i64::from_le_bytes).map(Some).collect())
-        }
-        5 => {
-            ParquetColumn::Float(eights()?.into_iter().map(f64::from_le_bytes).map(Some).collect())
-        }
+    let whole = |bytes| Some(ParquetCell::Whole(i64::from_le_bytes(bytes)));
+    let float = |bytes| Some(ParquetCell::Float(f64::from_le_bytes(bytes)));
+    match kind {
+        2 => Ok(eights()?.into_iter().map(whole).collect()),
+        5 => Ok(eights()?.into_iter().map(float).collect()),
         _ => {
             let mut rest = page;
             let mut values = Vec::new();
@@ -264,12 +229,12 @@ fn decode_plain_values(
                 let length = u32::from_le_bytes(length) as usize;
                 let text = rest.get(4..4 + length).ok_or(TRUNCATED)?;
                 let text = std::str::from_utf8(text).map_err(|_| UNSUPPORTED)?;
-                values.push(Some(Arc::from(text)));
+                values.push(Some(ParquetCell::Text(Arc::from(text))));
                 rest = &rest[4 + length..];
             }
-            ParquetColumn::Text(values)
+            Ok(values)
         }
-    })
+    }
 }
 
 /// Decodes `count` integers of `width` bits from Parquet's hybrid of run-length encoding and bit

@@ -198,22 +198,19 @@ impl KernelTableFolder {
         // Keeps the nesting in order of appearance: rows of the product, outputs, inputs.
         let mut order: Vec<(u64, InputsByOutputs)> = Vec::new();
         let mut times: BTreeMap<(u64, u64), LatencyCurve> = BTreeMap::new();
-        for table in self.read_tables("gemm", "gemm_perf")? {
-            for row in rows_with_value(&table, "gemm_dtype", dtype) {
-                let [Some(m), Some(n), Some(k)] = ["m", "n", "k"].map(|c| count_at(&table, c, row))
-                else {
-                    continue;
-                };
-                let Some(time) = table.float_cell("latency", row) else {
-                    continue;
-                };
-                let outer = entry_or_default(&mut order, m);
-                let inner = entry_or_default(outer, n);
-                if !inner.contains(&k) {
-                    inner.push(k);
-                }
-                times.entry((n, k)).or_default().add_measured_point(m, time.max(sol(m, n, k)));
+        let tables = self.read_tables("gemm", "gemm_perf")?;
+        for row in kernel_rows(&tables).filter(|row| row.text("gemm_dtype") == Some(dtype)) {
+            let ([Some(m), Some(n), Some(k)], Some(time)) =
+                (["m", "n", "k"].map(|column| row.count(column)), row.latency_ms())
+            else {
+                continue;
+            };
+            let outer = entry_or_default(&mut order, m);
+            let inner = entry_or_default(outer, n);
+            if !inner.contains(&k) {
+                inner.push(k);
             }
+            times.entry((n, k)).or_default().add_measured_point(m, time.max(sol(m, n, k)));
         }
         let mut shapes = Vec::new();
         for (n, k) in order
@@ -238,44 +235,27 @@ impl KernelTableFolder {
         prompts_in: Option<&str>,
         (kv_dtype, kv_heads, head_dim, window): (&str, u64, u64, u64),
     ) -> Result<AttentionTimeTable, AiConfiguratorError> {
-        let decode = prompts_in.is_none();
-        let name = match decode {
-            true => "generation_attention_perf",
-            false => "context_attention_perf",
+        let (name, phase) = match prompts_in {
+            None => ("generation_attention_perf", ForwardPassPhase::Decode),
+            Some(_) => ("context_attention_perf", ForwardPassPhase::Prefill),
         };
-        let mut grid = AttentionTimeTable::with_square_root_axis((!decode).then_some(1));
-        let mut any = false;
-        for table in self.read_tables("attention", name)? {
-            for row in rows_with_value(&table, "kv_cache_dtype", kv_dtype) {
-                let number = |column: &str| count_at(&table, column, row);
-                let heads = number("num_heads").unwrap_or(0);
-                let kv = number("num_key_value_heads").filter(|kv| *kv != heads);
-                let dtype = table.text_cell("attn_dtype", row).unwrap_or("bfloat16");
-                if kv.unwrap_or(0) != kv_heads
-                    || number("head_dim").unwrap_or(128) != head_dim
-                    || number("window_size").unwrap_or(0) != window
-                    || prompts_in.is_some_and(|wanted| wanted != dtype)
-                {
-                    continue;
-                }
-                let (Some(batch), Some(isl), Some(time)) =
-                    (number("batch_size"), number("isl"), table.float_cell("latency", row))
-                else {
-                    continue;
-                };
-                let point = match decode {
-                    true => [heads, batch, isl + number("step").unwrap_or(0)],
-                    false => [heads, isl, batch],
-                };
-                grid.add_measured_point(point, time);
-                any = true;
-            }
-        }
-        let key = format!(
-            "kv_cache_dtype {kv_dtype}, num_key_value_heads {kv_heads} (0: num_heads), head_dim \
-             {head_dim}, window_size {window}"
-        );
-        any.then_some(grid).ok_or_else(|| self.missing_table_error(name, &key))
+        let tables = self.read_tables("attention", name)?;
+        let rows = kernel_rows(&tables).filter(|row| {
+            let kv = row.count("num_key_value_heads");
+            row.text("kv_cache_dtype") == Some(kv_dtype)
+                && kv.filter(|_| kv != row.count("num_heads")).unwrap_or(0) == kv_heads
+                && row.count("head_dim").unwrap_or(128) == head_dim
+                && row.count("window_size").unwrap_or(0) == window
+                && prompts_in
+                    .is_none_or(|dtype| row.text("attn_dtype").unwrap_or("bfloat16") == dtype)
+        });
+        attention_times(rows, phase).ok_or_else(|| {
+            let key = format!(
+                "kv_cache_dtype {kv_dtype}, num_key_value_heads {kv_heads} (0: num_heads), \
+                 head_dim {head_dim}, window_size {window}"
+            );
+            self.missing_table_error(name, &key)
+        })
     }
 
     /// Reads times of multi-head latent attention (MLA) from the rows with the given column values.
@@ -284,34 +264,9 @@ impl KernelTableFolder {
         (name, phase): (&'static str, ForwardPassPhase),
         key: &[(&str, &str)],
     ) -> Result<AttentionTimeTable, AiConfiguratorError> {
-        let mut grid = AttentionTimeTable::with_square_root_axis(
-            (phase == ForwardPassPhase::Prefill).then_some(1),
-        );
-        let mut any = false;
-        for table in self.read_tables("mla", name)? {
-            for row in rows_with_values(&table, key) {
-                let number = |column: &str| count_at(&table, column, row);
-                let (Some(heads), Some(batch), Some(isl), Some(time)) = (
-                    number("num_heads"),
-                    number("batch_size"),
-                    number("isl"),
-                    table.float_cell("latency", row),
-                ) else {
-                    continue;
-                };
-                grid.add_measured_point(
-                    match phase {
-                        ForwardPassPhase::Decode => {
-                            [heads, batch, isl + number("step").unwrap_or(0)]
-                        }
-                        ForwardPassPhase::Prefill => [heads, isl, batch],
-                    },
-                    time,
-                );
-                any = true;
-            }
-        }
-        any.then_some(grid).ok_or_else(|| self.missing_table_error(name, &columns_text(key)))
+        let tables = self.read_tables("mla", name)?;
+        let times = attention_times(kernel_rows(&tables).filter(|row| row.has_texts(key)), phase);
+        times.ok_or_else(|| self.missing_table_error(name, &columns_text(key)))
     }
 
     /// Reads the times of the matrix products that multi-head latent attention (MLA) computes per
@@ -323,51 +278,27 @@ impl KernelTableFolder {
         heads: u64,
     ) -> Result<LatencyCurve, AiConfiguratorError> {
         let key = [("op_name", name), ("bmm_dtype", dtype)];
-        let mut curve = LatencyCurve::default();
-        for table in self.read_tables("mla_bmm", "mla_bmm_perf")? {
-            for row in rows_with_values(&table, &key) {
-                let tokens = count_at(&table, "num_tokens", row);
-                if let (Some(tokens), Some(time)) = (tokens, table.float_cell("latency", row))
-                    && count_at(&table, "num_heads", row) == Some(heads)
-                {
-                    curve.add_measured_point(tokens, time);
-                }
-            }
-        }
-        match curve.len() {
-            0 => {
-                let key = format!("{}, num_heads {heads}", columns_text(&key));
-                Err(self.missing_table_error("mla_bmm_perf", &key))
-            }
-            _ => Ok(curve),
-        }
+        let tables = self.read_tables("mla_bmm", "mla_bmm_perf")?;
+        let rows = kernel_rows(&tables)
+            .filter(|row| row.has_texts(&key) && row.count("num_heads") == Some(heads));
+        latency_curve(rows, "num_tokens", 1).ok_or_else(|| {
+            let key = format!("{}, num_heads {heads}", columns_text(&key));
+            self.missing_table_error("mla_bmm_perf", &key)
+        })
     }
 
     pub(super) fn read_all_reduce_curve(
         &self,
         gpus: u64,
     ) -> Result<LatencyCurve, AiConfiguratorError> {
-        let mut curve = LatencyCurve::default();
-        for table in self.read_tables("comm", "custom_allreduce_perf")? {
-            for row in 0..table.rows {
-                let source = table.text_cell("kernel_source", row).unwrap_or_default();
-                let number = |column: &str| count_at(&table, column, row);
-                if source.contains("eager") || number("num_gpus") != Some(gpus) {
-                    continue;
-                }
-                if let (Some(at), Some(time)) =
-                    (number("message_size"), table.float_cell("latency", row))
-                {
-                    curve.add_measured_point(at, time);
-                }
-            }
-        }
-        match curve.len() {
-            0 => {
-                Err(self.missing_table_error("custom_allreduce_perf", &format!("num_gpus {gpus}")))
-            }
-            _ => Ok(curve),
-        }
+        let tables = self.read_tables("comm", "custom_allreduce_perf")?;
+        let rows = kernel_rows(&tables).filter(|row| {
+            let source = row.text("kernel_source").unwrap_or_default();
+            !source.contains("eager") && row.count("num_gpus") == Some(gpus)
+        });
+        latency_curve(rows, "message_size", 1).ok_or_else(|| {
+            self.missing_table_error("custom_allreduce_perf", &format!("num_gpus {gpus}"))
+        })
     }
 
     pub(super) fn read_expert_kernel_curve(
@@ -376,58 +307,92 @@ impl KernelTableFolder {
         shape: [(&'static str, u64); 6],
     ) -> Result<LatencyCurve, AiConfiguratorError> {
         let tables = self.read_tables("moe", "moe_perf")?;
-        let has = |distribution: &str| {
-            tables.iter().any(|table| {
-                let mut rows = rows_with_value(table, "moe_dtype", dtype);
-                rows.any(|row| table.text_cell("distribution", row) == Some(distribution))
-            })
+        let rows_of = |distribution: &'static str| {
+            let key = [("moe_dtype", dtype), ("distribution", distribution)];
+            kernel_rows(&tables).filter(move |row| row.has_texts(&key))
         };
-        let distribution = if has(usual) { usual } else { "uniform" };
-        let mut curve = LatencyCurve::default();
-        for table in &tables {
-            for row in rows_with_value(table, "moe_dtype", dtype) {
-                let fits = shape.iter().all(|(c, want)| count_at(table, c, row) == Some(*want));
-                if !fits || table.text_cell("distribution", row) != Some(distribution) {
-                    continue;
-                }
-                let at = count_at(table, "num_tokens", row);
-                if let (Some(at), Some(time)) = (at, table.float_cell("latency", row)) {
-                    curve.add_measured_point(at, time);
-                }
-            }
-        }
-        let key = shape.map(|(column, value)| format!("{column} {value}")).join(", ");
-        let key = format!("moe_dtype {dtype}, {distribution}, {key}");
-        match curve.len() {
-            0 | 1 => Err(self.missing_table_error("moe_perf", &key)),
-            _ => Ok(curve),
-        }
+        let distribution = if rows_of(usual).next().is_some() { usual } else { "uniform" };
+        let rows = rows_of(distribution)
+            .filter(|row| shape.iter().all(|(column, value)| row.count(column) == Some(*value)));
+        latency_curve(rows, "num_tokens", 2).ok_or_else(|| {
+            let key = shape.map(|(column, value)| format!("{column} {value}")).join(", ");
+            let key = format!("moe_dtype {dtype}, {distribution}, {key}");
+            self.missing_table_error("moe_perf", &key)
+        })
     }
 }
 
-fn rows_with_value<'a>(
-    table: &'a ParquetTable,
-    column: &'a str,
-    value: &'a str,
-) -> impl Iterator<Item = usize> + 'a {
-    (0..table.rows).filter(move |row| table.text_cell(column, *row) == Some(value))
+/// One row of a kernel table: a measured kernel.
+struct KernelRow<'t> {
+    table: &'t ParquetTable,
+    row: usize,
 }
 
-fn rows_with_values<'a>(
-    table: &'a ParquetTable,
-    key: &'a [(&'a str, &'a str)],
-) -> impl Iterator<Item = usize> + 'a {
-    let holds = |row, (column, value): &(&str, &str)| table.text_cell(column, row) == Some(*value);
-    (0..table.rows).filter(move |row| key.iter().all(|part| holds(*row, part)))
+impl<'t> KernelRow<'t> {
+    fn text(&self, column: &str) -> Option<&'t str> {
+        self.table.text_cell(column, self.row)
+    }
+
+    fn count(&self, column: &str) -> Option<u64> {
+        self.table.integer_cell(column, self.row).and_then(|value| u64::try_from(value).ok())
+    }
+
+    fn latency_ms(&self) -> Option<f64> {
+        self.table.float_cell("latency", self.row)
+    }
+
+    fn has_texts(&self, key: &[(&str, &str)]) -> bool {
+        key.iter().all(|(column, value)| self.text(column) == Some(*value))
+    }
+}
+
+fn kernel_rows(tables: &[ParquetTable]) -> impl Iterator<Item = KernelRow<'_>> {
+    tables.iter().flat_map(|table| (0..table.rows).map(move |row| KernelRow { table, row }))
+}
+
+/// Returns the kernel times of `rows` along the column `axis`; `None` for fewer than `least`.
+fn latency_curve<'t>(
+    rows: impl Iterator<Item = KernelRow<'t>>,
+    axis: &str,
+    least: usize,
+) -> Option<LatencyCurve> {
+    let mut curve = LatencyCurve::default();
+    for row in rows {
+        if let (Some(at), Some(time)) = (row.count(axis), row.latency_ms()) {
+            curve.add_measured_point(at, time);
+        }
+    }
+    (curve.len() >= least).then_some(curve)
+}
+
+/// Returns the attention times of `rows`; `None` if there are none.
+fn attention_times<'t>(
+    rows: impl Iterator<Item = KernelRow<'t>>,
+    phase: ForwardPassPhase,
+) -> Option<AttentionTimeTable> {
+    let root_axis = (phase == ForwardPassPhase::Prefill).then_some(1);
+    let mut grid = AttentionTimeTable::with_square_root_axis(root_axis);
+    let mut any = false;
+    for row in rows {
+        let [heads, batch, isl] = ["num_heads", "batch_size", "isl"].map(|c| row.count(c));
+        let (Some(heads), Some(batch), Some(isl), Some(time)) =
+            (heads, batch, isl, row.latency_ms())
+        else {
+            continue;
+        };
+        let point = match phase {
+            ForwardPassPhase::Decode => [heads, batch, isl + row.count("step").unwrap_or(0)],
+            ForwardPassPhase::Prefill => [heads, isl, batch],
+        };
+        grid.add_measured_point(point, time);
+        any = true;
+    }
+    any.then_some(grid)
 }
 
 fn columns_text(key: &[(&str, &str)]) -> String {
     let parts: Vec<_> = key.iter().map(|(column, value)| format!("{column} {value}")).collect();
     parts.join(", ")
-}
-
-fn count_at(table: &ParquetTable, column: &str, row: usize) -> Option<u64> {
-    table.integer_cell(column, row).and_then(|value| u64::try_from(value).ok())
 }
 
 fn entry_or_default<V: Default>(list: &mut Vec<(u64, V)>, key: u64) -> &mut V {

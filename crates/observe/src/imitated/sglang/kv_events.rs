@@ -6,7 +6,7 @@
 //! **Source:** SGLang 0.5.23 `srt/disaggregation/kv_events.py`, and `KVCacheEventRecorder` of
 //! `srt/mem_cache/events.py`.
 
-use crate::kv_events::msgpack::MsgpackWriter;
+use crate::kv_events::msgpack::{MsgpackMap, MsgpackWriter};
 use vllm_sim_engine::{BlockHashExtraKey, PlannedKvBlocks, SchedulerEvent};
 
 /// Storage medium in KV events about pages (KV blocks) on the GPU.
@@ -98,42 +98,31 @@ fn push_stored<'a>(
 
 impl SglangEvent<'_> {
     fn write(&self, w: &mut MsgpackWriter) {
-        match self {
-            Self::Stored(pages) => pages.write(w),
+        w.write_map(|map| match self {
+            Self::Stored(pages) => pages.write_fields(map),
             Self::Removed(hashes) => {
-                w.write_map_header(3);
-                w.write_map_entry("type", |w| w.write_str("BlockRemoved"));
-                w.write_map_entry("block_hashes", |w| w.write_array(hashes, write_hash));
-                w.write_map_entry("medium", |w| w.write_str(MEDIUM));
+                map.write_text("type", "BlockRemoved");
+                map.write_list("block_hashes", hashes, write_hash);
+                map.write_text("medium", MEDIUM);
             }
-            Self::Cleared => {
-                w.write_map_header(1);
-                w.write_map_entry("type", |w| w.write_str("AllBlocksCleared"));
-            }
-        }
+            Self::Cleared => map.write_text("type", "AllBlocksCleared"),
+        });
     }
 }
 
 impl StoredPages<'_> {
-    fn write(&self, w: &mut MsgpackWriter) {
+    fn write_fields(&self, map: &mut MsgpackMap<'_>) {
         let PageLabels { page_size, salt, session, adapter } = self.labels;
-        let labels = [("cache_salt", salt), ("session_id", session), ("lora_name", adapter)];
-        let set = labels.iter().filter(|(_, label)| label.is_some()).count();
-        w.write_map_header(7 + set);
-        w.write_map_entry("type", |w| w.write_str("BlockStored"));
-        w.write_map_entry("block_hashes", |w| w.write_array(&self.hashes, write_hash));
-        w.write_map_entry("parent_block_hash", |w| w.write_option(self.parent, write_hash));
-        w.write_map_entry("token_ids", |w| {
-            w.write_array(&self.tokens, MsgpackWriter::write_token_id)
-        });
-        w.write_map_entry("block_size", |w| w.write_uint(page_size.into()));
-        w.write_map_entry("lora_id", MsgpackWriter::write_nil);
-        w.write_map_entry("medium", |w| w.write_str(MEDIUM));
-        for (name, label) in labels {
-            if let Some(label) = label {
-                w.write_map_entry(name, |w| w.write_str(label));
-            }
-        }
+        map.write_text("type", "BlockStored");
+        map.write_list("block_hashes", &self.hashes, write_hash);
+        map.write_nullable("parent_block_hash", self.parent, write_hash);
+        map.write_list("token_ids", &self.tokens, MsgpackWriter::write_u32);
+        map.write_number("block_size", page_size);
+        map.write_entry("lora_id", MsgpackWriter::write_nil);
+        map.write_text("medium", MEDIUM);
+        map.write_text_if_set("cache_salt", salt);
+        map.write_text_if_set("session_id", session);
+        map.write_text_if_set("lora_name", adapter);
     }
 }
 
