@@ -4,15 +4,12 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
 use serde_json::{Map, Value, json};
 
-use super::endpoint;
 use super::errors::SglangResult;
 use super::pooling::has_generation_model;
 use super::score::{label_logprobs, softmax};
 use crate::app::App;
-use crate::body::RawRequest;
 use crate::error::ok_json_response;
 use crate::openai::chat;
 use vllm_sim_service::prompt::PromptLengthLimit;
@@ -26,11 +23,7 @@ const PROMPT_FORMAT_VERSION: i64 = 1;
 
 /// Handles `POST /v1/decisions`: answers questions about an input, by the probabilities of answer
 /// labels.
-pub(super) async fn create_decisions(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> SglangResult {
-    let request: DecisionRequest = endpoint::read_request(&app, &received, &endpoint::DECISIONS)?;
+pub(super) async fn create_decisions(app: Arc<App>, request: DecisionRequest) -> SglangResult {
     check_decision_server(&app, "/v1/decisions", &request.model, &request.images)?;
     check_prompt_format(&request)?;
     let (mut answers, mut tokens) = (Map::new(), 0);

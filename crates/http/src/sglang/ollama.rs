@@ -268,12 +268,8 @@ fn last_part(name: &str) -> &str {
 }
 
 /// Handles `POST /api/show`: describes a model, as Ollama does.
-pub(super) async fn show_ollama_model(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> SglangResult {
-    let OllamaShowRequest { model } =
-        endpoint::read_request(&app, &received, &endpoint::OLLAMA_SHOW)?;
+pub(super) async fn show_ollama_model(app: Arc<App>, request: OllamaShowRequest) -> SglangResult {
+    let model = request.model;
     let family = last_part(&model);
     let suffixes = ["-Instruct", "-Chat", "-Base"];
     let family = suffixes.iter().find_map(|end| family.strip_suffix(end)).unwrap_or(family);

@@ -44,11 +44,9 @@ pub(super) fn has_generation_model(app: &App) -> bool {
 
 /// Handles `POST /v1/embeddings`: returns an embedding vector per input.
 pub(super) async fn create_embeddings(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
+    app: Arc<App>,
+    request: SglangEmbeddingRequest,
 ) -> SglangResult {
-    let request: SglangEmbeddingRequest =
-        endpoint::read_request(&app, &received, &endpoint::EMBEDDINGS)?;
     request.validate_embedding_request()?;
     let inputs = read_pooling_inputs(&app, &request.input).await?;
     let length = vector_length(&app, request.dimensions)?;
@@ -162,11 +160,9 @@ fn pooled_meta(id: &str, tokens: usize, version: &str) -> Value {
 
 /// Handles `POST /v1/classify`: returns the class probabilities of each input.
 pub(super) async fn create_classification(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
+    app: Arc<App>,
+    request: SglangClassifyRequest,
 ) -> SglangResult {
-    let request: SglangClassifyRequest =
-        endpoint::read_request(&app, &received, &endpoint::V1_CLASSIFY)?;
     request.validate_classify_request()?;
     let inputs = read_pooling_inputs(&app, &request.input).await?;
     check_embedding_model(&app)?;
@@ -195,8 +191,7 @@ pub(super) async fn create_classification(
 }
 
 /// Handles `POST /v1/rerank`: scores documents against a query.
-pub(super) async fn rerank(State(app): State<Arc<App>>, received: RawRequest) -> SglangResult {
-    let request: SglangRerankRequest = endpoint::read_request(&app, &received, &endpoint::RERANK)?;
+pub(super) async fn rerank(app: Arc<App>, request: SglangRerankRequest) -> SglangResult {
     request.validate_rerank_request()?;
     let query = content_text(&request.query);
     let texts: Vec<String> = request.documents.iter().map(content_text).collect();
