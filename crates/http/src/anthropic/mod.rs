@@ -16,7 +16,6 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::Value;
 
-use self::message_format::AnthropicMessageFormat;
 use self::render::{AnthropicMessageStream, anthropic_error_event, anthropic_message_json};
 use super::app::App;
 use super::dialect::ApiEndpoint;
@@ -110,10 +109,9 @@ async fn answer_message(
             Err(refused) => return Err(refused.error),
         };
     chat.call_ids = dialect.id_format().tool_call_ids("toolu_");
-    let form =
-        AnthropicMessageFormat::message_format_for_fields(dialect.properties().response_field_set);
+    let fields = dialect.properties().response_field_set;
     if stream {
-        let render = AnthropicMessageStream::new(chat, form, reply.prompt_token_count());
+        let render = AnthropicMessageStream::new(chat, fields, reply.prompt_token_count());
         return Ok(stream::stream_reply_without_keep_alive(app, received, reply, render).await);
     }
     let body = generation::render_finished_reply(reply, move |reply| {
@@ -121,7 +119,7 @@ async fn answer_message(
         let called =
             !chat.tool_calls_in_released_tokens(choice, choice.released_tokens()).is_empty();
         chat.count_tool_parser_run(ToolParserMode::NonStreaming, called);
-        anthropic_message_json(&chat, form, reply)
+        anthropic_message_json(&chat, fields, reply)
     })
     .await?;
     Ok(generation::json_response_with_load_header(app, &received.headers, body))
