@@ -7,17 +7,17 @@ use axum::extract::State;
 use super::completion_render::{CompletionFormat, CompletionStream};
 use super::disaggregation::PrefillBootstrapTarget;
 use super::errors::SglangResult;
-use super::meta::MetaInfoSettings;
+use super::meta::LogprobOptions;
 use super::request::{
-    self, LogprobOptions, SglangGenerationRequest, first_element_or_self, given_or_new_request_id,
+    self, SglangGenerationRequest, StartedSglangGeneration, first_element_or_self,
+    given_or_new_request_id,
 };
-use super::usage::{EndedRequestCounter, UsageSettings};
+use super::usage::UsageSettings;
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::generation;
 use crate::openai::logprobs;
-use crate::openai::response_settings::ResponseSettings;
 use crate::stream;
 use vllm_sim_service::prompt::{
     PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds, PromptTruncation,
@@ -46,8 +46,11 @@ pub(super) async fn create_completion(
     let logprobs = LogprobOptions { top, start };
     let model = Some(request.model.as_str());
     let lora = request::resolve_model(&app, &received, model, request.lora_path.as_ref())?;
-    let structured = sampling.is_structured_output();
     let id = given_or_new_request_id(&app, request.rid.as_ref())?;
+    let members = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
+    let prefill_rank = request.disagg_prefill_dp_rank;
+    let target =
+        PrefillBootstrapTarget::from_request_body(members, prefill_rank, &received.headers, 0)?;
     let generation = SglangGenerationRequest {
         id: id.clone(),
         prompts: PromptSource::Inputs(prompt_inputs(&request)),
@@ -57,16 +60,12 @@ pub(super) async fn create_completion(
         priority: request.priority,
         cache_salt: request::cache_salt(request.cache_salt.as_ref().map(first_element_or_self)),
         echo: request.echo,
+        stream: request.stream,
+        target,
         ..SglangGenerationRequest::default()
     };
-    let bootstrap = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
-    let bootstrap = bootstrap.map(Option::as_ref);
-    let prefill_rank = request.disagg_prefill_dp_rank;
-    let target =
-        PrefillBootstrapTarget::from_request_body(bootstrap, prefill_rank, &received.headers, 0)?;
-    let started =
-        request::start_sglang_generation(&app, &received, lora, generation, &target).await;
-    let (reply, job) = match started {
+    let started = request::start_sglang_generation(&app, &received, lora, generation).await;
+    let StartedSglangGeneration { reply, job, mut meta, counter } = match started {
         Ok(started) => started,
         Err(refused) if request.stream => {
             let fault = request::kv_negotiation_fault_or_other(refused)?;
@@ -74,8 +73,6 @@ pub(super) async fn create_completion(
         }
         Err(refused) => return Err(refused.error.into()),
     };
-    let shape = ResponseSettings::new(&app, &job);
-    let mut meta = MetaInfoSettings::new(&app, &job, shape, logprobs, rank);
     if request.return_token_ids {
         meta.store_prompt_token_ids(&job);
     }
@@ -83,8 +80,6 @@ pub(super) async fn create_completion(
     let usage = UsageSettings::new(&app, request.stream_options.as_ref());
     let echo = request.echo.then(|| echoed_texts(&app, &request));
     let format = CompletionFormat::new(&request, id, meta, usage, echo.unwrap_or_default());
-    let mut counter = EndedRequestCounter::new(&app, request.stream);
-    counter.structured = structured;
     if request.stream {
         let interval = generation::min_tokens_per_event(None);
         let render = CompletionStream::new(format, counter, &reply);

@@ -124,7 +124,10 @@ pub(super) async fn continue_generation(app: Arc<App>, _: ContinueRequest) -> Sg
 }
 
 /// Handles `POST /configure_logging`, which has no effect here.
-pub(super) async fn configure_logging(_: Arc<App>, request: ConfigureLoggingRequest) -> SglangResult {
+pub(super) async fn configure_logging(
+    _: Arc<App>,
+    request: ConfigureLoggingRequest,
+) -> SglangResult {
     const LEVELS: [&str; 8] =
         ["CRITICAL", "FATAL", "ERROR", "WARN", "WARNING", "INFO", "DEBUG", "NOTSET"];
     let is_level = |level: &str| LEVELS.contains(&&*level.to_uppercase());
@@ -163,7 +166,10 @@ pub(super) async fn load_lora_adapter(app: Arc<App>, request: LoadAdapterRequest
 }
 
 /// Handles `POST /unload_lora_adapter`: unloads a LoRA adapter by name.
-pub(super) async fn unload_lora_adapter(app: Arc<App>, request: UnloadAdapterRequest) -> SglangResult {
+pub(super) async fn unload_lora_adapter(
+    app: Arc<App>,
+    request: UnloadAdapterRequest,
+) -> SglangResult {
     if let Some(refusal) = lora_refusal(&app)? {
         return Ok(refusal);
     }

@@ -114,11 +114,7 @@ where
 }
 
 /// Returns a route whose handler gets the request of the JSON body.
-pub(super) fn json_route<T, H, F>(
-    methods: Methods,
-    at: &'static RouteFunction,
-    handler: H,
-) -> Route
+pub(super) fn json_route<T, H, F>(methods: Methods, at: &'static RouteFunction, handler: H) -> Route
 where
     T: RequestField + Send + 'static,
     H: FnOnce(Arc<App>, T) -> F + Clone + Send + Sync + 'static,

@@ -10,26 +10,24 @@ use serde_json::{Value, json};
 
 use super::disaggregation::PrefillBootstrapTarget;
 use super::generate_render::{GenerateStream, SglangGenerateFormat};
-use super::meta::MetaInfoSettings;
+use super::meta::LogprobOptions;
 use super::request::{
-    self, LogprobOptions, SglangGenerationRequest, first_element_or_self, new_request_id,
+    self, SglangGenerationRequest, StartedSglangGeneration, first_element_or_self, new_request_id,
 };
 use super::session_store::{SessionParams, SessionTurn};
 use super::usage::EndedRequestCounter;
 use super::{endpoint, errors};
 use crate::app::App;
 use crate::body::RawRequest;
-use crate::error;
-use crate::error::ok_json_response;
+use crate::error::{self, ok_json_response};
 use crate::generation;
 use crate::openai::logprobs;
-use crate::openai::response_settings::ResponseSettings;
 use crate::pooling::encode_text;
 use crate::stream;
 use vllm_sim_service::prompt::{
     PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds, PromptTruncation,
 };
-use vllm_sim_service::{GenerationJob, RejectedRequest, Reply};
+use vllm_sim_service::{RejectedRequest, Reply};
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::sglang::generate::{GenerateRequest, VertexRequest};
@@ -259,7 +257,6 @@ async fn start(
     from: Item,
     rid: Arc<str>,
 ) -> Result<Started, RejectedRequest<Fault>> {
-    let logprobs = logprob_options(app, request, from.index);
     let lora = item(request.lora_path.as_ref(), from.index);
     if let (Some(Value::Array(list)), false) = (&request.lora_path, app.settings.lora.enabled)
         && !list.is_empty()
@@ -269,11 +266,15 @@ async fn start(
     }
     let lora = request::resolve_model(app, received, None, lora)?;
     let interval = generation::min_tokens_per_event(from.sampling.stream_interval());
-    let structured = from.sampling.is_structured_output();
-    let mut counter = EndedRequestCounter::new(app, request.stream);
-    (counter.structured, counter.session) = (structured, from.session);
     let hides_output = from.sampling.max_new_tokens() == Some(0);
-    let (rank, outputs) = (from.rank, from.sampling.output_count());
+    let outputs = from.sampling.output_count();
+    let members = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
+    let target = PrefillBootstrapTarget::from_request_body(
+        members,
+        request.disagg_prefill_dp_rank,
+        &received.headers,
+        from.index,
+    )?;
     let generation = SglangGenerationRequest {
         id: rid.clone(),
         prompts: PromptSource::Inputs(PromptTextsOrTokenIds {
@@ -282,24 +283,22 @@ async fn start(
             truncation: PromptTruncation::default(),
         }),
         sampling: from.sampling,
-        logprobs,
-        rank,
+        logprobs: logprob_options(app, request, from.index),
+        rank: from.rank,
         priority: request.priority,
         cache_salt: request::cache_salt(item(request.cache_salt.as_ref(), from.index)),
+        stream: request.stream,
+        target,
         ..SglangGenerationRequest::default()
     };
-    let bootstrap = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
-    let bootstrap = bootstrap.map(Option::as_ref);
-    let prefill_rank = request.disagg_prefill_dp_rank;
-    let target = PrefillBootstrapTarget::from_request_body(
-        bootstrap,
-        prefill_rank,
-        &received.headers,
-        from.index,
-    )?;
-    let started = request::start_sglang_generation(app, received, lora, generation, &target).await;
-    let (reply, job) = started?;
-    let meta = meta_settings(app, request, &job, logprobs, rank);
+    let started = request::start_sglang_generation(app, received, lora, generation).await;
+    let StartedSglangGeneration { reply, job, mut meta, mut counter } = started?;
+    if request.return_prompt_token_ids {
+        meta.store_prompt_token_ids(&job);
+    }
+    meta.texts = request.return_text_in_logprobs;
+    meta.streams = request.stream;
+    counter.session = from.session;
     let format = SglangGenerateFormat {
         meta,
         // Every output of a request with several ones has an id of its own.
@@ -336,23 +335,6 @@ async fn stream(
     render.is_incremental = app.settings.answers.incremental_output;
     render.shows_index = !batch.is_single || outputs != 1;
     Ok(stream::stream_reply(app, received, started.reply, render, started.interval).await)
-}
-
-fn meta_settings(
-    app: &App,
-    request: &GenerateRequest,
-    job: &GenerationJob,
-    logprobs: LogprobOptions,
-    rank: Option<i64>,
-) -> MetaInfoSettings {
-    let shape = ResponseSettings::new(app, job);
-    let mut meta = MetaInfoSettings::new(app, job, shape, logprobs, rank);
-    if request.return_prompt_token_ids {
-        meta.store_prompt_token_ids(job);
-    }
-    meta.texts = request.return_text_in_logprobs;
-    meta.streams = request.stream;
-    meta
 }
 
 /// Prepends the tokens of a session's earlier requests to the prompt of a request that continues

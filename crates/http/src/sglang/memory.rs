@@ -29,7 +29,10 @@ fn null_response() -> Response<Body> {
 }
 
 /// Handles `POST /release_memory_occupation`: empties the KV cache if its memory is released.
-pub(super) async fn release_gpu_memory(app: Arc<App>, request: ReleaseMemoryRequest) -> SglangResult {
+pub(super) async fn release_gpu_memory(
+    app: Arc<App>,
+    request: ReleaseMemoryRequest,
+) -> SglangResult {
     let tags = request.tags.unwrap_or_default();
     let releases_cache = tags.is_empty() || tags.iter().any(|tag| tag == "kv_cache");
     let mut stats = app.service.rank_engines().iter().map(|rank| rank.stats());
@@ -59,7 +62,10 @@ pub(super) async fn slow_down_steps(app: Arc<App>, request: SlowDownRequest) -> 
 }
 
 /// Handles `POST /update_weight_version`: sets the version of the weights that responses report.
-pub(super) async fn update_weight_version(app: Arc<App>, request: WeightVersionRequest) -> SglangResult {
+pub(super) async fn update_weight_version(
+    app: Arc<App>,
+    request: WeightVersionRequest,
+) -> SglangResult {
     if request.abort_all_requests {
         control::abort_all_requests(&app);
     }

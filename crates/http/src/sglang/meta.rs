@@ -7,7 +7,6 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::request::LogprobOptions;
 use super::usage::cached_tokens;
 use crate::app::App;
 use crate::openai::logprobs::{LogprobFormat, for_each_prompt_token, token_logprobs};
@@ -62,6 +61,15 @@ pub(super) fn finish_type_and_matched_stop(reason: &Value) -> (Value, Value) {
     (member("type"), member("matched"))
 }
 
+/// Options for the log probabilities of a response.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LogprobOptions {
+    /// Number of most likely tokens reported at each position; `None` reports no log probabilities.
+    pub(super) top: Option<u32>,
+    /// First prompt position whose log probability is reported; `None` reports output tokens only.
+    pub(super) start: Option<usize>,
+}
+
 /// Settings of the `meta_info` of a response.
 pub(super) struct MetaInfoSettings {
     pub(super) shape: ResponseSettings,
@@ -81,13 +89,12 @@ impl MetaInfoSettings {
     pub(super) fn new(
         app: &App,
         job: &GenerationJob,
-        shape: ResponseSettings,
         logprobs: LogprobOptions,
         rank: Option<i64>,
     ) -> Self {
         let ranks = app.rules.limits.data_parallel_ranks;
         let mut settings = Self {
-            shape,
+            shape: ResponseSettings::new(app, job),
             logprobs,
             texts: false,
             streams: false,

@@ -13,12 +13,11 @@ use super::disaggregation::PrefillBootstrapTarget;
 use super::endpoint;
 use super::errors::SglangResult;
 use super::loads::iso_time;
-use super::request::{self, SglangGenerationRequest, new_request_id};
+use super::request::{self, SglangGenerationRequest, StartedSglangGeneration, new_request_id};
 use super::usage::EndedRequestCounter;
 use crate::app::App;
 use crate::body::RawRequest;
-use crate::error;
-use crate::error::ok_json_response;
+use crate::error::{self, ok_json_response};
 use crate::generation;
 use crate::openai::chat;
 use crate::stream::{self, StreamRenderer};
@@ -176,19 +175,18 @@ async fn generate_from(
 ) -> SglangResult {
     let OllamaRequest { member, prompts, stream, sampling } = request;
     let lora = request::resolve_model(app, received, None, None)?;
-    let structured = sampling.is_structured_output();
     let generation = SglangGenerationRequest {
         id: new_request_id(),
         prompts,
         sampling,
+        stream,
+        // These bodies cannot name another server.
+        target: PrefillBootstrapTarget::from_request_body([&None; 3], None, &received.headers, 0)?,
         ..SglangGenerationRequest::default()
     };
-    // These bodies cannot name another server.
-    let target = PrefillBootstrapTarget::from_request_body([None; 3], None, &received.headers, 0)?;
-    let started = request::start_sglang_generation(app, received, lora, generation, &target).await;
-    let (reply, _) = started.map_err(|refused| refused.error)?;
-    let mut counter = EndedRequestCounter::new(app, stream);
-    counter.structured = structured;
+    let started = request::start_sglang_generation(app, received, lora, generation).await;
+    let StartedSglangGeneration { reply, counter, .. } =
+        started.map_err(|refused| refused.error)?;
     let model = app.service.models.displayed_model_name().to_string();
     if stream {
         let render = LineStream { member, model, counter };

@@ -41,11 +41,7 @@ pub(crate) fn sglang_routes(config: &Config) -> Vec<Route> {
         struct_route(GET_OR_POST, &endpoint::SLOW_DOWN, memory::slow_down_steps),
         json_route(GET_OR_POST, &endpoint::WEIGHTS_CHECKER, weights::check_weights),
         struct_route(GET_OR_POST, &endpoint::GET_WEIGHTS_BY_NAME, weights::get_weights_by_name),
-        struct_route(
-            POST,
-            &endpoint::UPDATE_WEIGHTS_FROM_DISK,
-            weights::update_weights_from_disk,
-        ),
+        struct_route(POST, &endpoint::UPDATE_WEIGHTS_FROM_DISK, weights::update_weights_from_disk),
         struct_route(POST, &endpoint::UPDATE_WEIGHT_VERSION, memory::update_weight_version),
         ("/vertex_generate", "POST", post(generate::vertex_generate)),
         struct_route(POST, &endpoint::SEPARATE_REASONING, parse::separate_reasoning),

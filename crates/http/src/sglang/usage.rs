@@ -112,15 +112,15 @@ pub(super) struct EndedRequestCounter {
     metrics: Arc<Metrics>,
     streaming: bool,
     /// Whether the request asks for structured output.
-    pub(super) structured: bool,
+    structured: bool,
     /// The request's session, which stores the request's tokens at its end; `None` without a
     /// session.
     pub(super) session: Option<SessionTurn>,
 }
 
 impl EndedRequestCounter {
-    pub(super) fn new(app: &App, streaming: bool) -> Self {
-        Self { metrics: app.metrics.clone(), streaming, structured: false, session: None }
+    pub(super) fn new(app: &App, streaming: bool, structured: bool) -> Self {
+        Self { metrics: app.metrics.clone(), streaming, structured, session: None }
     }
 
     /// Counts every choice of an ended reply as a request in the metrics, and stores its tokens in
