@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use axum::extract::State;
 use axum::routing::MethodRouter;
 use indexmap::IndexMap;
 use tokio::sync::watch;
@@ -37,6 +38,9 @@ pub(crate) const METRICS_PATH: &str = "/metrics";
 pub(crate) const ADAPTER_PATH: &str = "/adapters/{adapter_name}";
 pub(crate) const RESPONSE_PATH: &str = "/v1/responses/{response_id}";
 pub(crate) const RESPONSE_CANCEL_PATH: &str = "/v1/responses/{response_id}/cancel";
+
+/// The extractor by which a handler gets the server's state.
+pub(crate) type AppState = State<Arc<App>>;
 
 /// Path of a route, its methods as in the `Allow` header, and its handler.
 pub(crate) type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);

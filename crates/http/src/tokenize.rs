@@ -1,13 +1,12 @@
 //! `POST /tokenize` and `POST /detokenize`: convert text to token ids and back.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde_json::Value;
 
-use super::app::App;
+use super::app::AppState;
 use super::dialect::ApiEndpoint;
 use super::generation;
 use super::{error, json};
@@ -20,10 +19,7 @@ use vllm_sim_wire::body::validate_and_read_body;
 use vllm_sim_wire::openai::shared_request_fields::ChatTool;
 use vllm_sim_wire::vllm::tokenize::{DetokenizeRequest, TokenizeChatRequest, TokenizeRequest};
 
-pub(super) async fn tokenize(
-    State(app): State<Arc<App>>,
-    mut received: RawRequest,
-) -> HandlerResult {
+pub(super) async fn tokenize(State(app): AppState, mut received: RawRequest) -> HandlerResult {
     let (app, value) = (&app, &received.parse_dialect_json(&app)?);
     let body = Cow::Borrowed(value);
     let body = app.dialect.schema_body(ApiEndpoint::Tokenize, body)?;
@@ -77,10 +73,7 @@ pub(super) async fn tokenize(
     Ok(error::json_response(StatusCode::OK, out))
 }
 
-pub(super) async fn detokenize(
-    State(app): State<Arc<App>>,
-    mut received: RawRequest,
-) -> HandlerResult {
+pub(super) async fn detokenize(State(app): AppState, mut received: RawRequest) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
     let request = validate_and_read_body::<DetokenizeRequest>(&value)?;
     generation::resolve_model_without_faults(&app, request.model.as_deref())?;

@@ -17,7 +17,7 @@ use axum::http::{Response, StatusCode};
 use serde_json::Value;
 
 use self::render::{AnthropicMessageStream, anthropic_error_event, anthropic_message_json};
-use super::app::App;
+use super::app::{App, AppState};
 use super::dialect::ApiEndpoint;
 use super::generation::{self, GenerationRequestBody};
 use super::{error, transfer};
@@ -48,7 +48,7 @@ impl GenerationRequestBody for MessagesRequest {
 }
 
 pub(super) async fn create_anthropic_message(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
@@ -60,7 +60,7 @@ pub(super) async fn create_anthropic_message(
 }
 
 pub(super) async fn count_message_tokens(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;

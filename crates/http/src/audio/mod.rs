@@ -18,7 +18,7 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use sha2::{Digest, Sha256};
 
-use super::app::App;
+use super::app::{App, AppState};
 use super::body::RawRequest;
 use super::error;
 use super::error::HandlerResult;
@@ -54,14 +54,14 @@ const CLIP_OVERLAP_SECONDS: f64 = 1.0;
 const DETECTED_LANGUAGE: &str = "en";
 
 pub(crate) async fn create_transcription(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     received: RawRequest,
 ) -> HandlerResult {
     answer_speech(&app, &received, SpeechTask::Transcribe).await
 }
 
 pub(crate) async fn create_translation(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     received: RawRequest,
 ) -> HandlerResult {
     answer_speech(&app, &received, SpeechTask::Translate).await

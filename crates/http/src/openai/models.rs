@@ -1,19 +1,17 @@
 //! `GET /v1/models`: the list of served models and LoRA adapters.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, StatusCode};
 
-use crate::app::App;
+use crate::app::AppState;
 use crate::request_head::new_random_hex_id;
 use crate::{error, json};
 use vllm_sim_engine::driver::unix_now_secs;
 
 /// Handles `GET /v1/models`: lists one card per served model name, then one per LoRA adapter in
 /// load order.
-pub(crate) async fn list_models(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn list_models(State(app): AppState) -> Response<Body> {
     let models = &app.service.models;
     let root = app.settings.model.name.as_str();
     let created = unix_now_secs() as u64;

@@ -15,7 +15,7 @@ use super::request::{
 };
 use super::usage::{EndedRequestCounter, UsageSettings};
 use super::{endpoint, errors};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::generation;
 use crate::openai::{chat, logprobs};
@@ -26,7 +26,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallRendering};
 use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
 
-pub(super) async fn create_chat(State(app): State<Arc<App>>, received: RawRequest) -> SglangResult {
+pub(super) async fn create_chat(State(app): AppState, received: RawRequest) -> SglangResult {
     let body = endpoint::parse_body_or_fault(&received, &endpoint::CHAT_COMPLETIONS)?;
     // SGLang's first validator expects an object.
     if body.as_ref().is_some_and(|body| !body.is_object()) {

@@ -1,7 +1,5 @@
 //! `POST /v1/completions` of an SGLang server.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 
 use super::completion_render::{CompletionFormat, CompletionStream};
@@ -14,7 +12,7 @@ use super::request::{
 };
 use super::usage::UsageSettings;
 use super::{endpoint, errors};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::generation;
 use crate::openai::logprobs;
@@ -27,10 +25,7 @@ use vllm_sim_wire::openai::completion::CompletionPrompt;
 use vllm_sim_wire::sglang::completion::SglangCompletionRequest;
 use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
 
-pub(super) async fn create_completion(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> SglangResult {
+pub(super) async fn create_completion(State(app): AppState, received: RawRequest) -> SglangResult {
     let request: SglangCompletionRequest =
         endpoint::read_request(&app, &received, &endpoint::COMPLETIONS)?;
     request.validate_completion_request()?;

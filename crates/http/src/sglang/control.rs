@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::errors::SglangResult;
 use super::{endpoint, errors};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::error::{self, ok_json_response};
 use vllm_sim_service::{LoraAdapterLoadMode, PauseMode, PrefixCacheResetScope};
 use vllm_sim_wire::fastapi::RouteFunction;
@@ -28,11 +28,7 @@ const FLUSH_POLL_INTERVAL: Duration = Duration::from_millis(1);
 ///
 /// With a timeout, it waits until they have ended. Source: SGLang 0.5.23
 /// `managers/scheduler_components/flush_wrapper.py`, `managers/scheduler.py` (`is_fully_idle`).
-pub(super) async fn flush_cache(
-    State(app): State<Arc<App>>,
-    method: Method,
-    uri: Uri,
-) -> SglangResult {
+pub(super) async fn flush_cache(State(app): AppState, method: Method, uri: Uri) -> SglangResult {
     let at = match method {
         Method::GET => RouteFunction { method: "GET", ..endpoint::FLUSH_CACHE },
         _ => endpoint::FLUSH_CACHE,

@@ -12,7 +12,7 @@ use axum::routing::{MethodFilter, on};
 use serde_json::Value;
 
 use super::errors::SglangResult;
-use crate::app::{App, Route};
+use crate::app::{App, AppState, Route};
 use crate::body::RawRequest;
 use crate::query;
 use vllm_sim_python::{OrjsonLoadsError, orjson_loads};
@@ -120,7 +120,7 @@ where
     H: FnOnce(Arc<App>, T) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = SglangResult> + Send + 'static,
 {
-    route(methods, at.path, move |State(app): State<Arc<App>>, received: RawRequest| async move {
+    route(methods, at.path, move |State(app): AppState, received: RawRequest| async move {
         let request = read_request(&app, &received, at)?;
         handler(app, request).await
     })

@@ -17,7 +17,7 @@ use super::request::{
 use super::session_store::{SessionParams, SessionTurn};
 use super::usage::EndedRequestCounter;
 use super::{endpoint, errors};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::error::{self, ok_json_response};
 use crate::generation;
@@ -35,7 +35,7 @@ use vllm_sim_wire::sglang::generate_types::check_generate_body_types;
 use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
 use vllm_sim_wire::sglang::server_control::Struct;
 
-pub(super) async fn generate(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
+pub(super) async fn generate(State(app): AppState, received: RawRequest) -> Response<Body> {
     let request = match read(&app, &received) {
         Ok(request) => request,
         Err(fault) => return errors::native_route_error_response(&fault),
@@ -70,10 +70,7 @@ pub(super) async fn answer_generate_request(
 
 /// Handles `POST /vertex_generate`: generates outputs for a batch of prompts with the parameters of
 /// `/generate`.
-pub(super) async fn vertex_generate(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> Response<Body> {
+pub(super) async fn vertex_generate(State(app): AppState, received: RawRequest) -> Response<Body> {
     let Struct(request): Struct<VertexRequest> =
         match endpoint::read_request(&app, &received, &endpoint::VERTEX_GENERATE) {
             Ok(request) => request,

@@ -1,6 +1,5 @@
 //! Routes of SGLang with information about server and model.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -10,7 +9,7 @@ use axum::http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
 use super::errors;
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::error::ok_json_response;
 use crate::{error, ops};
 use vllm_sim_engine::driver::unix_now_secs;
@@ -29,7 +28,7 @@ const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// SGLang generates a token for a health check. Engines that run no steps generate none, so the
 /// check fails after its timeout, and `/ready` and `/ping` fail until another check succeeds.
 /// Source: SGLang 0.5.23 `http_server.py`, `health_generate`.
-pub(super) async fn get_health(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn get_health(State(app): AppState) -> Response<Body> {
     if !app.is_serving() {
         return ops::get_ready(State(app)).await;
     }
@@ -45,7 +44,7 @@ pub(super) async fn get_health(State(app): State<Arc<App>>) -> Response<Body> {
 
 /// Handles `GET /ping`: 503 until the simulated start-up is complete, during shutdown, and after a
 /// failed health check.
-pub(super) async fn get_ping(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn get_ping(State(app): AppState) -> Response<Body> {
     if app.sglang.failed_health_check.load(Ordering::Relaxed) {
         return error::empty_response(StatusCode::SERVICE_UNAVAILABLE);
     }
@@ -53,7 +52,7 @@ pub(super) async fn get_ping(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 /// Handles `GET /ready`: returns 503 also while generation is paused.
-pub(super) async fn get_ready(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn get_ready(State(app): AppState) -> Response<Body> {
     if app.service.control.is_paused() {
         return error::empty_response(StatusCode::SERVICE_UNAVAILABLE);
     }
@@ -61,7 +60,7 @@ pub(super) async fn get_ready(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 /// Handles `GET /v1/models`: lists the model and the loaded adapters.
-pub(super) async fn list_models(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn list_models(State(app): AppState) -> Response<Body> {
     let name = app.service.models.displayed_model_name();
     let mut cards = vec![base_card(&app)];
     for adapter in app.service.models.loaded_lora_adapters().iter() {
@@ -93,7 +92,7 @@ fn base_card(app: &App) -> Value {
 
 /// Handles `GET /v1/models/{model}`: describes the base model; adapters are unknown to this route.
 pub(super) async fn retrieve_model(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Path(model): Path<String>,
 ) -> Response<Body> {
     if *model == **app.service.models.displayed_model_name() {
@@ -113,7 +112,7 @@ pub(super) async fn retrieve_model(
 
 /// Handles `GET /model_info` and `/get_model_info`: returns the name, paths and properties of the
 /// served model.
-pub(super) async fn get_model_info(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn get_model_info(State(app): AppState) -> Response<Body> {
     let (settings, config) = (&app.settings, app.settings.model.hf_config.as_deref());
     let of_config = |name: &str| config.and_then(|config| config.get(name)).cloned();
     ok_json_response(&json!({
@@ -141,7 +140,7 @@ pub(super) fn disaggregation_mode(app: &App) -> &'static str {
 
 /// Handles `GET /server_info` and `/get_server_info`: returns the settings that are simulated, and
 /// the state of each rank.
-pub(super) async fn get_server_info(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn get_server_info(State(app): AppState) -> Response<Body> {
     let settings = &app.settings;
     let config = &settings.shown_config;
     let shown = |name: &str| config.get(name).cloned().unwrap_or(Value::Null);

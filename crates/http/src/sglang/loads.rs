@@ -2,8 +2,6 @@
 //!
 //! Source: SGLang 0.5.23 `srt/entrypoints/v1_loads.py`, `srt/managers/load_snapshot.py`.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderValue, Response, Uri, header};
@@ -12,7 +10,7 @@ use serde_json::{Map, Value, json};
 use super::endpoint;
 use super::errors::SglangResult;
 use super::info::{disaggregation_mode, kv_cache_token_capacity, metrics_gauge_value};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::error::ok_json_response;
 use crate::query;
 use vllm_sim_engine::driver::unix_now_secs;
@@ -23,7 +21,7 @@ use vllm_sim_wire::sglang::server_control::LoadsQuery;
 /// Names of the response sections of `GET /v1/loads`, which the parameter `include` selects.
 const SECTIONS: [&str; 7] = ["core", "memory", "spec", "lora", "disagg", "queues", "all"];
 
-pub(super) async fn get_loads(State(app): State<Arc<App>>, uri: Uri) -> SglangResult {
+pub(super) async fn get_loads(State(app): AppState, uri: Uri) -> SglangResult {
     let last = |name: &str| query::query_values(&uri, name).pop();
     let include = last("include").filter(|text| !text.is_empty());
     let include: Option<Vec<String>> =

@@ -14,7 +14,7 @@ use super::chat::{StartedChatGeneration, reply_tool_call_rendering, start_chat};
 use super::endpoint;
 use super::messages_render::{SglangMessageStream, message_json, new_message_id};
 use super::request::explicit_context_length;
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::error;
 use crate::error::ok_json_response;
@@ -37,7 +37,7 @@ pub(super) const EMPTY_CONVERSATION_ERROR: &str =
 
 /// Handles `POST /v1/messages`: generates an Anthropic message.
 pub(super) async fn create_anthropic_message(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     received: RawRequest,
 ) -> Response<Body> {
     match answer(&app, &received).await {
@@ -89,7 +89,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
 
 /// Handles `POST /v1/messages/count_tokens`: returns the number of prompt tokens of a conversation.
 pub(super) async fn count_message_tokens(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     received: RawRequest,
 ) -> Response<Body> {
     let count = async {

@@ -15,7 +15,7 @@ use super::errors::SglangResult;
 use super::loads::iso_time;
 use super::request::{self, SglangGenerationRequest, StartedSglangGeneration, new_request_id};
 use super::usage::EndedRequestCounter;
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::error::{self, ok_json_response};
 use crate::generation;
@@ -103,10 +103,7 @@ struct OllamaRequest {
 }
 
 /// Handles `POST /api/chat`: generates the next message of a conversation, as Ollama does.
-pub(super) async fn create_ollama_chat(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> SglangResult {
+pub(super) async fn create_ollama_chat(State(app): AppState, received: RawRequest) -> SglangResult {
     let request = chat_request(&app, &received)?;
     generate_from(&app, &received, request).await
 }
@@ -137,7 +134,7 @@ fn read_options(
 
 /// Handles `POST /api/generate`: continues a prompt, as Ollama does.
 pub(super) async fn create_ollama_generation(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     received: RawRequest,
 ) -> SglangResult {
     let request: OllamaGenerateRequest =
@@ -248,7 +245,7 @@ impl StreamRenderer for LineStream {
 }
 
 /// Handles `GET /api/tags`: lists the models, as Ollama does.
-pub(super) async fn list_ollama_models(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn list_ollama_models(State(app): AppState) -> Response<Body> {
     let name = &**app.service.models.displayed_model_name();
     let body = json!({"models": [{
         "name": name,

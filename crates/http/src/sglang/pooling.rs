@@ -18,7 +18,7 @@ use super::pooling_inputs::{PoolingInputs, read_pooling_inputs};
 use super::request::new_request_id;
 use super::usage::prompt_only_usage_json;
 use super::{endpoint, errors};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::error::ok_json_response;
 use crate::json;
@@ -73,18 +73,12 @@ pub(super) async fn create_embeddings(
 }
 
 /// Handles `POST /encode`: returns SGLang's native vector results.
-pub(super) async fn encode_inputs(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> Response<Body> {
+pub(super) async fn encode_inputs(State(app): AppState, received: RawRequest) -> Response<Body> {
     native(encoded(&app, &received, &endpoint::ENCODE).await)
 }
 
 /// Handles `POST /classify` like `POST /encode`, as SGLang does.
-pub(super) async fn classify_inputs(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> Response<Body> {
+pub(super) async fn classify_inputs(State(app): AppState, received: RawRequest) -> Response<Body> {
     native(encoded(&app, &received, &endpoint::CLASSIFY).await)
 }
 

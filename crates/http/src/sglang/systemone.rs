@@ -12,7 +12,7 @@ use serde_json::{Map, Value, json};
 
 use super::decisions::{ScoredDecision, check_decision_server, score};
 use super::errors::SglangResult;
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::error;
 use crate::error::ok_json_response;
@@ -28,7 +28,7 @@ const MAX_OPTIONS: usize = 26;
 
 /// Handles `POST /v1/systemone`.
 pub(super) async fn create_systemone_decisions(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     received: RawRequest,
 ) -> SglangResult {
     match answer(&app, &received).await {

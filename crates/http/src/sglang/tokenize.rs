@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::endpoint;
 use super::errors::SglangResult;
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::error::ok_json_response;
 use crate::openai::chat;
@@ -20,7 +20,7 @@ use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallRendering};
 use vllm_sim_wire::sglang::tokenize::{SglangDetokenizeRequest, SglangTokenizeRequest};
 
-pub(super) async fn tokenize(State(app): State<Arc<App>>, received: RawRequest) -> SglangResult {
+pub(super) async fn tokenize(State(app): AppState, received: RawRequest) -> SglangResult {
     Ok(ok_json_response(&token_ids(&app, &received).await?))
 }
 
@@ -67,7 +67,7 @@ async fn conversation_ids(app: &Arc<App>, body: &Value) -> Result<Vec<u32>, Faul
     Ok(app.service.tokenize_conversation(&app.rules, conversation).await?.0)
 }
 
-pub(super) async fn detokenize(State(app): State<Arc<App>>, received: RawRequest) -> SglangResult {
+pub(super) async fn detokenize(State(app): AppState, received: RawRequest) -> SglangResult {
     Ok(ok_json_response(&json!({"text": texts(&app, &received)?})))
 }
 

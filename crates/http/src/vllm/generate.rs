@@ -7,7 +7,7 @@ use axum::extract::State;
 use serde_json::{Map, Value};
 
 use super::generate_render::{GenerateResponseSettings, GenerateStream};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::dialect::ApiEndpoint;
 use crate::error::HandlerResult;
@@ -47,7 +47,7 @@ impl GenerationRequestBody for GenerateRequest {
 }
 
 pub(crate) async fn create_generation(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let bounds = &app.rules.defaults.bounds;

@@ -1,14 +1,13 @@
 //! `POST /v1/load_lora_adapter` and `POST /v1/unload_lora_adapter`: load and unload LoRA adapters.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde_json::Value;
 
 use super::bare_text_response;
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::dialect::OperatorRouteStyle;
 use crate::error;
@@ -18,10 +17,7 @@ use vllm_sim_wire::body::validate_and_read_body;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::lora::{self, LoadLoraRequest, UnloadLoraRequest};
 
-pub(crate) async fn load_lora_adapter(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> HandlerResult {
+pub(crate) async fn load_lora_adapter(State(app): AppState, received: RawRequest) -> HandlerResult {
     if app.dialect.properties().operator_route_style == OperatorRouteStyle::Lenient {
         let value = parse_lenient_body(&received, "load")?;
         let text = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -65,7 +61,7 @@ pub(super) fn remove_lora_adapter(app: &App, value: &Value) -> Result<String, Fa
 }
 
 pub(crate) async fn unload_lora_adapter(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     received: RawRequest,
 ) -> HandlerResult {
     if app.dialect.properties().operator_route_style == OperatorRouteStyle::Lenient {

@@ -11,7 +11,7 @@ use axum::http::Response;
 use serde_json::{Map, Value, json};
 
 use crate::anthropic::chat_conversion as convert_messages;
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::dialect::{ApiEndpoint, RenderRouteFormat};
 use crate::error::HandlerResult;
@@ -36,17 +36,14 @@ use vllm_sim_wire::sampling::{GREEDY_TEMPERATURE, SamplingParams, output_budget_
 /// Default of `max_tokens`; rendered sampling parameters omit the member if it has this value.
 const OMITTED_MAX_TOKENS: i128 = 16;
 
-pub(crate) async fn render_chat(
-    State(app): State<Arc<App>>,
-    mut received: RawRequest,
-) -> HandlerResult {
+pub(crate) async fn render_chat(State(app): AppState, mut received: RawRequest) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
     let value = generation::convert_and_check_render_body(&app, ApiEndpoint::Chat, value)?;
     answer_rendered_chat(&app, &received, &value, ChatRequest::TEXT_MEMBERS).await
 }
 
 pub(crate) async fn render_messages(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
@@ -61,7 +58,7 @@ pub(crate) async fn render_messages(
 
 /// Handles `POST /v1/completions/render`: returns a list with one element per prompt.
 pub(crate) async fn render_completions(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
@@ -133,7 +130,7 @@ async fn answer_rendered_chat(
 
 /// Renders the prompt of a Responses request; the id of the result ignores the request-id header.
 pub(crate) async fn render_responses(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let (app, value) = (&app, &received.parse_dialect_json(&app)?);

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use super::engine_control::record_admin_operation_time;
 use super::{http_exception, parse_raw_json};
-use crate::app::{App, Route};
+use crate::app::{App, AppState, Route};
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
 use crate::error::ok_json_response;
@@ -58,20 +58,17 @@ fn operation_route(
     required: Option<&'static str>,
     message: &'static str,
 ) -> Route {
-    let handler = move |State(app): State<Arc<App>>, received: RawRequest| {
+    let handler = move |State(app): AppState, received: RawRequest| {
         run_weight_operation(app, received, operation, required, message)
     };
     (path, "POST", post(handler))
 }
 
-async fn get_weight_version(State(app): State<Arc<App>>) -> Response<Body> {
+async fn get_weight_version(State(app): AppState) -> Response<Body> {
     ok_json_response(&json!({"weight_version": &**app.weight_version.load()}))
 }
 
-async fn set_weight_version(
-    State(app): State<Arc<App>>,
-    mut received: RawRequest,
-) -> HandlerResult {
+async fn set_weight_version(State(app): AppState, mut received: RawRequest) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
     let request = validate_and_read_body::<WeightVersionRequest>(&value)?;
     if request.abort_all_requests {
@@ -82,7 +79,7 @@ async fn set_weight_version(
 }
 
 /// Handles `POST /weight_checker`: always succeeds, as there are no weights to compare.
-async fn check_weights(State(app): State<Arc<App>>, mut received: RawRequest) -> HandlerResult {
+async fn check_weights(State(app): AppState, mut received: RawRequest) -> HandlerResult {
     received.parse_dialect_json(&app)?;
     Ok(ok_json_response(&json!({"success": true})))
 }

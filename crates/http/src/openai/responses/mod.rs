@@ -24,7 +24,7 @@ use self::response_store::{
 };
 use self::stream::ResponseStream;
 use super::chat;
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::dialect::ApiEndpoint;
 use crate::error::HandlerResult;
@@ -63,7 +63,7 @@ impl GenerationRequestBody for ResponsesRequest {
 }
 
 pub(crate) async fn create_response(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
@@ -78,7 +78,7 @@ pub(crate) async fn create_response(
 /// Handles `GET /v1/responses/{id}`: returns a stored response, or the events of a background
 /// response.
 pub(crate) async fn retrieve_response(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Response<Body> {
@@ -111,7 +111,7 @@ pub(crate) async fn retrieve_response(
 }
 
 pub(crate) async fn cancel_response(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Path(id): Path<String>,
 ) -> Response<Body> {
     match ResponseStore::store_of_app(&app).cancel_response(&id) {

@@ -14,12 +14,10 @@ mod reply;
 mod stream;
 mod token_choice;
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
 use crate::error::ok_json_response;
@@ -40,10 +38,7 @@ use vllm_sim_wire::vllm::derender::{
     DerenderChatRequest, DerenderCompletionRequest, DerenderStreamRequest,
 };
 
-pub(crate) async fn derender_chat(
-    State(app): State<Arc<App>>,
-    mut received: RawRequest,
-) -> HandlerResult {
+pub(crate) async fn derender_chat(State(app): AppState, mut received: RawRequest) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
     if value["stream"] == true {
         let request = validate_and_read_body::<DerenderStreamRequest>(&value)?;
@@ -117,7 +112,7 @@ pub(crate) async fn derender_chat(
 }
 
 pub(crate) async fn derender_completion(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
