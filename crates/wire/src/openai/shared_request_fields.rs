@@ -8,9 +8,10 @@ use vllm_sim_python::{self as python, PythonValue};
 
 use super::validators::reject_request;
 use crate::fault::Fault;
+use crate::schema::Schema::{self, Any, Before, Dict, List, Literal, Nullable, Union};
 use crate::schema::{
-    ANY_LENGTH, FLOAT, INT, LengthLimits, RequestField, STR, Schema, ValidatorError,
-    int_at_least_schema, int_between_schema, wire_model,
+    ANY_LENGTH, FLOAT, INT, LengthLimits, RequestField, STR, ValidatorError, int_at_least_schema,
+    int_between_schema, wire_model,
 };
 use crate::{bounds, lax};
 
@@ -44,7 +45,7 @@ wire_model! {
     /// A tool of a chat request.
     pub struct ChatTool: Wrapped "ChatCompletionToolsParam" {
         /// Type of the tool, always `function`.
-        kind: String [Schema::Literal(&["function"])] as "type" = "function".to_owned(),
+        kind: String [Literal(&["function"])] as "type" = "function".to_owned(),
         /// The function of the tool, with its name, description and arguments.
         function: FunctionDefinition,
         /// Whether the model loads the tool on demand.
@@ -92,7 +93,7 @@ wire_model! {
         /// The function that the model must call.
         function: NamedFunction,
         /// Type of the tool choice, always `function`.
-        kind: String [Schema::Literal(&["function"])] as "type" = "function".to_owned(),
+        kind: String [Literal(&["function"])] as "type" = "function".to_owned(),
     }
 }
 
@@ -110,10 +111,10 @@ pub enum ChatToolChoice {
 }
 
 impl RequestField for ChatToolChoice {
-    const SCHEMA: Schema = Schema::Union(&[
-        Schema::Literal(&["none"]),
-        Schema::Literal(&["auto"]),
-        Schema::Literal(&["required"]),
+    const SCHEMA: Schema = Union(&[
+        Literal(&["none"]),
+        Literal(&["auto"]),
+        Literal(&["required"]),
         NamedToolChoice::SCHEMA,
     ]);
 
@@ -144,14 +145,14 @@ wire_model! {
 
 wire_model! {
     struct PlainFormat: Wrapped "ResponseFormat" {
-        kind: String [Schema::Literal(&["text", "json_object", "json_schema"])] as "type",
+        kind: String [Literal(&["text", "json_object", "json_schema"])] as "type",
         json_schema: Option<JsonSchemaFormat> = None,
     }
 }
 
 wire_model! {
     struct TagFormat: Wrapped "StructuralTagResponseFormat" {
-        kind: String [Schema::Literal(&["structural_tag"])] as "type",
+        kind: String [Literal(&["structural_tag"])] as "type",
         format: Value,
     }
 }
@@ -166,7 +167,7 @@ wire_model! {
 
 wire_model! {
     struct LegacyTagFormat: Wrapped "LegacyStructuralTagResponseFormat" {
-        kind: String [Schema::Literal(&["structural_tag"])] as "type",
+        kind: String [Literal(&["structural_tag"])] as "type",
         structures: Vec<LegacyTag>,
         triggers: Vec<String>,
     }
@@ -188,7 +189,7 @@ pub enum ResponseFormat {
 
 impl RequestField for ResponseFormat {
     const SCHEMA: Schema =
-        Schema::Union(&[PlainFormat::SCHEMA, TagFormat::SCHEMA, LegacyTagFormat::SCHEMA]);
+        Union(&[PlainFormat::SCHEMA, TagFormat::SCHEMA, LegacyTagFormat::SCHEMA]);
 
     fn read(value: &Value) -> Option<Self> {
         match value.get("type")?.as_str()? {
@@ -205,9 +206,9 @@ impl RequestField for ResponseFormat {
 pub struct StopStrings(pub Vec<String>);
 
 impl RequestField for StopStrings {
-    const SCHEMA: Schema = Schema::Union(&[
+    const SCHEMA: Schema = Union(&[
         STR,
-        Schema::List(&STR, LengthLimits { min: 0, max: bounds::MAX_STOP_STRINGS_PLACEHOLDER }),
+        List(&STR, LengthLimits { min: 0, max: bounds::MAX_STOP_STRINGS_PLACEHOLDER }),
     ]);
 
     fn read(value: &Value) -> Option<Self> {
@@ -224,14 +225,9 @@ impl RequestField for StopStrings {
 pub struct ExtraSamplingArgs(pub Map<String, Value>);
 
 impl RequestField for ExtraSamplingArgs {
-    const SCHEMA: Schema = Schema::Dict(
+    const SCHEMA: Schema = Dict(
         &STR,
-        &Schema::Union(&[
-            STR,
-            INT,
-            f64::SCHEMA,
-            Schema::List(&Schema::Union(&[STR, INT, f64::SCHEMA]), ANY_LENGTH),
-        ]),
+        &Union(&[STR, INT, f64::SCHEMA, List(&Union(&[STR, INT, f64::SCHEMA]), ANY_LENGTH)]),
     );
 
     fn read(value: &Value) -> Option<Self> {
@@ -247,7 +243,7 @@ pub(crate) type LogitBias = IndexMap<String, f64>;
 pub struct TokenLogitBias(pub Vec<(i128, f64)>);
 
 impl RequestField for TokenLogitBias {
-    const SCHEMA: Schema = Schema::Dict(&INT, &FLOAT);
+    const SCHEMA: Schema = Dict(&INT, &FLOAT);
 
     fn read(value: &Value) -> Option<Self> {
         let pairs = value.as_object()?.iter();
@@ -286,31 +282,30 @@ pub(crate) fn to_token_logit_bias(bias: &LogitBias) -> Result<TokenLogitBias, Fa
 
 /// Schema of `truncate_prompt_tokens`; -1 keeps all tokens that fit the context.
 pub(crate) const TRUNCATE_PROMPT_TOKENS_SCHEMA: Schema =
-    Schema::Nullable(&int_between_schema(-1, i64::MAX as i128));
+    Nullable(&int_between_schema(-1, i64::MAX as i128));
 
 /// Schema of a request field with an optional integer of at least 1.
-pub(crate) const NULLABLE_POSITIVE_INT_SCHEMA: Schema = Schema::Nullable(&int_at_least_schema(1));
+pub(crate) const NULLABLE_POSITIVE_INT_SCHEMA: Schema = Nullable(&int_at_least_schema(1));
 
 /// Schema of the request field `cache_salt`; stricter limits are checked before.
 pub(crate) const CACHE_SALT_SCHEMA: Schema =
-    Schema::Nullable(&Schema::Str(LengthLimits { min: 1, max: 1024 }));
+    Nullable(&Schema::Str(LengthLimits { min: 1, max: 1024 }));
 
 /// Schema of the request field `mm_payload`.
-pub(crate) const MM_PAYLOAD_SCHEMA: Schema = Schema::Literal(&["tensors", "none"]);
+pub(crate) const MM_PAYLOAD_SCHEMA: Schema = Literal(&["tensors", "none"]);
 
 /// Schema of the request field `truncation_side`.
-pub(crate) const TRUNCATION_SIDE_SCHEMA: Schema =
-    Schema::Nullable(&Schema::Literal(&["left", "right"]));
+pub(crate) const TRUNCATION_SIDE_SCHEMA: Schema = Nullable(&Literal(&["left", "right"]));
 
 /// Schema of the request field `top_logprobs`; null means 0.
 pub(crate) const TOP_LOGPROBS_SCHEMA: Schema =
-    Schema::Before(|value| Ok(value.is_null().then(|| Value::from(0))), &INT);
+    Before(|value| Ok(value.is_null().then(|| Value::from(0))), &INT);
 
 /// Schema of `thinking_token_budget`: null, -1 for no limit, or a number of tokens.
 ///
 /// Other values of the field are rejected before schema validation.
 pub(crate) const THINKING_TOKEN_BUDGET_SCHEMA: Schema =
-    Schema::Before(check_thinking_token_budget, &Schema::Nullable(&INT));
+    Before(check_thinking_token_budget, &Nullable(&INT));
 
 fn check_thinking_token_budget(value: &Value) -> Result<Option<Value>, Fault> {
     match PythonValue::from_json_value(value) {
@@ -332,9 +327,9 @@ wire_model! {
     /// `json_object` and `structural_tag` is set.
     pub struct StructuredOutputs: Dataclass "StructuredOutputsParams" after validate_one_constraint {
         /// JSON schema of the output, as an object or as text.
-        json: Option<Value> [Schema::Nullable(&Schema::Union(&[
+        json: Option<Value> [Nullable(&Union(&[
             STR,
-            Schema::Dict(&Schema::Any, &Schema::Any),
+            Dict(&Any, &Any),
         ]))] = None,
         /// Regular expression for the whole output, which must match it.
         regex: Option<String> = None,
