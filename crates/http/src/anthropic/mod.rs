@@ -104,7 +104,8 @@ async fn answer_message(
         match started.map_err(|refused| generation::with_stream_error_reporting(refused, late)) {
             Ok(started) => started,
             Err(RejectedRequest { error, late: Some(_) }) if stream => {
-                return Ok(failed_message_stream(app, &error));
+                let event = anthropic_error_event(&error, app.rules.limits.version);
+                return Ok(stream::event_stream_response(Body::from(event)));
             }
             Err(refused) => return Err(refused.error),
         };
@@ -123,9 +124,4 @@ async fn answer_message(
     })
     .await?;
     Ok(generation::json_response_with_load_header(app, &received.headers, body))
-}
-
-fn failed_message_stream(app: &App, fault: &Fault) -> Response<Body> {
-    let event = anthropic_error_event(fault, app.rules.limits.version);
-    stream::event_stream_response(Body::from(event))
 }

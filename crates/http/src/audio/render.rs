@@ -220,7 +220,8 @@ fn compression_ratio(text: &str) -> f64 {
 pub(super) struct TranscriptStream {
     head: String,
     separator: &'static str,
-    include_usage: bool,
+    /// Whether the stream ends with the usage.
+    pub(super) include_usage: bool,
     continuous_usage: bool,
     /// Number of prompt tokens of each audio clip; `usage` reports these tokens plus the
     /// `encoder_frames`.
@@ -271,11 +272,6 @@ impl TranscriptStream {
             completion: 0,
             pending: vec![PendingClipText::default(); transcript.clips.len()],
         }
-    }
-
-    /// Returns the transcript stream with usage at its end, even if the client did not request it.
-    pub(super) fn with_usage_included(self) -> Self {
-        Self { include_usage: true, ..self }
     }
 
     fn write_usage(&self, out: &mut String) {

@@ -28,13 +28,12 @@ pub(super) async fn get_cache_storage(State(app): AppState) -> Response<Body> {
     if let Some(refusal) = missing_admin_key_response(&app) {
         return refusal;
     }
-    let body = json!({
+    ok_json_response(&json!({
         "hicache_storage_backend": null,
         "hicache_storage_backend_extra_config": null,
         "hicache_storage_prefetch_policy": "timeout",
         "hicache_write_policy": "write_through",
-    });
-    ok_json_response(&body)
+    }))
 }
 
 /// Handles `PUT /hicache/storage-backend`, which a server without hierarchical cache refuses.
@@ -69,12 +68,11 @@ pub(super) async fn clear_cache_storage() -> Response<Body> {
 
 /// Handles `GET /get_hicache_l3_cache_layout`: there is no cache in storage.
 pub(super) async fn get_cache_storage_layout(State(app): AppState) -> Response<Body> {
-    let body = json!({
+    ok_json_response(&json!({
         "enabled": false,
         "backend": null,
         "page_size": app.settings.cache.block_size,
         "hicache_object_layout": {"pools": []},
         "reason": "Hierarchical cache is disabled",
-    });
-    ok_json_response(&body)
+    }))
 }

@@ -8,11 +8,10 @@ use serde_json::{Map, Value, json};
 
 use super::errors::SglangResult;
 use super::pooling::has_generation_model;
+use super::request::conversation_token_ids;
 use super::score::{label_logprobs, softmax};
 use crate::app::App;
 use crate::error::ok_json_response;
-use crate::openai::chat;
-use vllm_sim_service::prompt::PromptLengthLimit;
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -34,7 +33,7 @@ pub(super) async fn create_decisions(app: Arc<App>, request: DecisionRequest) ->
         tokens += scored.prompt.len();
         answers.insert(decision.id.to_owned(), answer_json(&request, &decision, &scored));
     }
-    let body = json!({
+    Ok(ok_json_response(&json!({
         "object": "decisions",
         "model": request.model,
         "prompt_format_version": PROMPT_FORMAT_VERSION,
@@ -43,8 +42,7 @@ pub(super) async fn create_decisions(app: Arc<App>, request: DecisionRequest) ->
             "prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0,
             "reasoning_tokens": 0,
         },
-    });
-    Ok(ok_json_response(&body))
+    })))
 }
 
 /// Checks the server, and the members of a request that do not depend on its questions.
@@ -145,10 +143,8 @@ async fn score_body(
     decision: &Decision<'_>,
     temperature: f64,
 ) -> Result<ScoredDecision, Fault> {
-    let mut chat = ChatRequest::parse_chat_request(body, &app.rules.defaults.bounds)?;
-    let mut conversation = chat::chat_conversation(app, &mut chat);
-    conversation.bound = PromptLengthLimit::None;
-    let (prompt, _) = app.service.tokenize_conversation(&app.rules, conversation).await?;
+    let chat = ChatRequest::parse_chat_request(body, &app.rules.defaults.bounds)?;
+    let prompt = conversation_token_ids(app, chat).await?;
     let context = app.rules.limits.max_model_len;
     if prompt.len() >= context as usize {
         return Err(Fault::bad_request(format!(

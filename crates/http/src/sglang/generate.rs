@@ -135,7 +135,8 @@ async fn answer(
     if request.stream {
         check_equal_parameters(request)?;
         let Some(sampling) = params.into_iter().next() else {
-            return Ok(Output::Stream(errors::empty_stream()));
+            let done = Body::from("data: [DONE]\n\n");
+            return Ok(Output::Stream(stream::event_stream_response(done)));
         };
         let prompts = std::mem::take(&mut batch.prompts);
         let of_all = Item { sampling, rank, prompts, index: 0, session };

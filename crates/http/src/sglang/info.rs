@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{Response, StatusCode};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::errors;
 use crate::app::{App, AppState};
@@ -135,7 +135,11 @@ pub(super) async fn get_model_info(State(app): AppState) -> Response<Body> {
 
 /// Returns the mode of a server of a prefill/decode pair, as `--disaggregation-mode` names it.
 pub(super) fn disaggregation_mode(app: &App) -> &'static str {
-    app.disaggregation.as_ref().map_or("null", |pair| pair.disaggregation_mode_name())
+    match &app.disaggregation {
+        None => "null",
+        Some(pair) if pair.is_prefill_server() => "prefill",
+        Some(_) => "decode",
+    }
 }
 
 /// Handles `GET /server_info` and `/get_server_info`: returns the settings that are simulated, and
@@ -199,18 +203,19 @@ fn kv_event_publisher(app: &App) -> Value {
         return Value::Null;
     }
     let (host, port) = host_and_port(&events.endpoint).unwrap_or_default();
-    let mut publisher = Map::new();
-    publisher.insert("publisher".to_owned(), "zmq".into());
-    publisher.insert("endpoint_host".to_owned(), host.into());
-    publisher.insert("endpoint_port_base".to_owned(), port.into());
-    publisher.insert("topic".to_owned(), events.topic.as_str().into());
-    publisher.insert("block_size".to_owned(), app.settings.cache.block_size.into());
-    publisher.insert("dp_size".to_owned(), app.settings.parallel.data.into());
+    let mut publisher = json!({
+        "publisher": "zmq",
+        "endpoint_host": host,
+        "endpoint_port_base": port,
+        "topic": events.topic,
+        "block_size": app.settings.cache.block_size,
+        "dp_size": app.settings.parallel.data,
+    });
     let replay = events.replay_endpoint.as_deref().and_then(host_and_port);
     if let Some((_, port)) = replay {
-        publisher.insert("replay_endpoint_port_base".to_owned(), port.into());
+        publisher["replay_endpoint_port_base"] = port.into();
     }
-    Value::Object(publisher)
+    publisher
 }
 
 fn host_and_port(endpoint: &str) -> Option<(String, u16)> {

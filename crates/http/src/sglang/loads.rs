@@ -36,14 +36,13 @@ pub(super) async fn get_loads(State(app): AppState, uri: Uri) -> SglangResult {
         return Ok(prometheus_text(&loads));
     }
     let parallel = &app.settings.parallel;
-    let body = json!({
+    Ok(ok_json_response(&json!({
         "timestamp": iso_time(unix_now_secs()),
         "version": SGLANG_VERSION,
         "accelerator": null,
         "num_accelerators": parallel.world_size(),
         "loads": loads,
-    });
-    Ok(ok_json_response(&body))
+    })))
 }
 
 fn check_sections(include: Option<&[String]>) -> Result<(), Fault> {

@@ -71,10 +71,9 @@ pub(super) async fn update_weight_version(
     }
     let new_version = request.new_version;
     app.weight_version.store(Arc::new(new_version.clone()));
-    let body = json!({
+    Ok(ok_json_response(&json!({
         "success": true,
         "message": format!("Weight version updated to {new_version}"),
         "new_version": new_version,
-    });
-    Ok(ok_json_response(&body))
+    })))
 }

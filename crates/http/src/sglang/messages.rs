@@ -12,16 +12,15 @@ use serde_json::{Value, json};
 
 use super::chat::{StartedChatGeneration, reply_tool_call_rendering, start_chat};
 use super::endpoint;
-use super::messages_render::{SglangMessageStream, message_json, new_message_id};
-use super::request::explicit_context_length;
+use super::messages_render::{
+    SglangMessageStream, message_json, write_error_and_stop, write_message_start,
+};
+use super::request::{conversation_token_ids, explicit_context_length};
 use crate::app::{App, AppState};
 use crate::body::RawRequest;
-use crate::error;
-use crate::error::ok_json_response;
+use crate::error::{self, ok_json_response};
 use crate::generation;
-use crate::openai::chat;
 use crate::stream;
-use vllm_sim_service::prompt::PromptLengthLimit;
 use vllm_sim_wire::fastapi::{self, BodyReadError};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::schema::RequestField;
@@ -98,17 +97,12 @@ pub(super) async fn count_message_tokens(
             return Err(Fault::bad_request(EMPTY_CONVERSATION_ERROR));
         }
         let chat = chat_request(&app, &request.into())?;
-        let mut chat =
-            chat.read_conversation(ToolCallRendering::Parsed, &app.rules.defaults.bounds)?;
-        let mut conversation = chat::chat_conversation(&app, &mut chat);
-        conversation.bound = PromptLengthLimit::None;
-        app.service.tokenize_conversation(&app.rules, conversation).await
+        let bounds = &app.rules.defaults.bounds;
+        let chat = chat.read_conversation(ToolCallRendering::Parsed, bounds)?;
+        conversation_token_ids(&app, chat).await
     };
     match count.await {
-        Ok((tokens, _)) => {
-            let body = json!({"input_tokens": tokens.len()});
-            ok_json_response(&body)
-        }
+        Ok(tokens) => ok_json_response(&json!({"input_tokens": tokens.len()})),
         Err(fault) => error_response(&fault, Some(INVALID_REQUEST)),
     }
 }
@@ -155,19 +149,8 @@ fn error_response(fault: &Fault, kind: Option<&str>) -> Response<Body> {
 
 /// Returns the response of a `/v1/messages` stream that fails before its first token.
 fn failed_stream(fault: &Fault, model: &str) -> Response<Body> {
-    let start = json!({"type": "message_start", "message": {
-        "id": new_message_id(),
-        "type": "message",
-        "role": "assistant",
-        "content": [],
-        "model": model,
-        "usage": {"input_tokens": 0, "output_tokens": 0},
-    }});
-    let error = error_json(fault, Some(INVALID_REQUEST));
-    let stop = json!({"type": "message_stop"});
-    let events = format!(
-        "event: message_start\ndata: {start}\n\nevent: error\ndata: {error}\n\n\
-         event: message_stop\ndata: {stop}\n\n"
-    );
+    let mut events = String::new();
+    write_message_start(&mut events, model, 0);
+    write_error_and_stop(&mut events, &error_json(fault, Some(INVALID_REQUEST)));
     stream::event_stream_response(Body::from(events))
 }

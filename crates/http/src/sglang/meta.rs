@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::usage::cached_tokens;
 use crate::app::App;
-use crate::openai::logprobs::{LogprobFormat, for_each_prompt_token, token_logprobs};
+use crate::openai::logprobs::{LogprobFormat, TokenLogprob, for_each_prompt_token, token_logprobs};
 use crate::openai::response_settings::{ResponseSettings, count_reasoning_tokens};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::unix_now_secs;
@@ -229,11 +229,16 @@ impl MetaInfoSettings {
         if self.texts { text.into() } else { Value::Null }
     }
 
-    /// Returns the most likely tokens of a position, in descending order of probability.
-    fn top_row(&self, entries: &[crate::openai::logprobs::TokenLogprob], top: u32) -> Value {
-        let mut sorted: Vec<_> = entries.iter().collect();
-        sorted.sort_by_key(|entry| entry.rank);
-        let row = sorted.into_iter().take(top as usize);
+    fn top_row(&self, entries: &[TokenLogprob], top: u32) -> Value {
+        let row = most_likely_tokens(entries, top).into_iter();
         row.map(|entry| json!([entry.logprob, entry.id, self.text(&entry.text)])).collect()
     }
+}
+
+/// Returns the most likely tokens of a position, in descending order of probability.
+pub(super) fn most_likely_tokens(entries: &[TokenLogprob], top: u32) -> Vec<&TokenLogprob> {
+    let mut sorted: Vec<_> = entries.iter().collect();
+    sorted.sort_by_key(|entry| entry.rank);
+    sorted.truncate(top as usize);
+    sorted
 }

@@ -53,34 +53,27 @@ enum TextMember {
 }
 
 impl TextMember {
-    fn json(self, text: &str) -> (&'static str, Value) {
-        match self {
+    /// Returns the members that every Ollama response has; the last response has the end reason.
+    fn response(self, model: &str, text: &str, done: bool) -> Value {
+        let (name, value) = match self {
             Self::Message => {
                 ("message", json!({"role": "assistant", "content": text, "images": null}))
             }
             Self::Response => ("response", text.into()),
-        }
-    }
-
-    /// Returns one JSON line of a streamed Ollama response; without `text`, the last line, which
-    /// has the end reason.
-    fn line(self, model: &str, text: Option<&str>) -> String {
-        let mut line = json!({"model": model, "created_at": timestamp()});
-        let (name, value) = self.json(text.unwrap_or_default());
-        line[name] = value;
-        line["done"] = text.is_none().into();
-        line["done_reason"] = text.is_none().then_some("stop").into();
-        format!("{line}\n")
+        };
+        json!({
+            "model": model,
+            "created_at": timestamp(),
+            name: value,
+            "done": done,
+            "done_reason": done.then_some("stop"),
+        })
     }
 
     /// Returns the JSON of an Ollama response that is not a stream; `counts` is `None` for a
     /// request without a prompt.
     fn body(self, model: &str, text: &str, counts: Option<(u64, u32, u32)>) -> Value {
-        let mut body = json!({"model": model, "created_at": timestamp()});
-        let (name, value) = self.json(text);
-        body[name] = value;
-        body["done"] = true.into();
-        body["done_reason"] = "stop".into();
+        let mut body = self.response(model, text, true);
         if self == Self::Response {
             body["context"] = Value::Null;
         }
@@ -231,8 +224,9 @@ impl StreamRenderer for LineStream {
                 delta.push_str(token.text);
             }
         }
-        let text = Some(delta.as_str()).filter(|_| choice.sent_end.is_none());
-        out.push_str(&self.member.line(&self.model, text));
+        let done = choice.sent_end.is_some();
+        let text = if done { "" } else { &delta };
+        out.push_str(&format!("{}\n", self.member.response(&self.model, text, done)));
     }
 
     fn write_closing(&mut self, _out: &mut String, reply: &Reply) {
@@ -278,7 +272,7 @@ pub(super) async fn show_ollama_model(app: Arc<App>, request: OllamaShowRequest)
     for name in ["block_count", "embedding_length", "attention.head_count"] {
         info[format!("{family}.{name}")] = 0.into();
     }
-    let body = json!({
+    Ok(ok_json_response(&json!({
         "license": "",
         "modelfile": format!("FROM {model}\nPARAMETER num_ctx {context}\n"),
         "parameters": format!("num_ctx {context}"),
@@ -294,6 +288,5 @@ pub(super) async fn show_ollama_model(app: Arc<App>, request: OllamaShowRequest)
         },
         "model_info": info,
         "capabilities": ["completion"],
-    });
-    Ok(ok_json_response(&body))
+    })))
 }

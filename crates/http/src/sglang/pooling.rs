@@ -173,15 +173,14 @@ pub(super) async fn create_classification(
         })
     });
     let data: Vec<Value> = data.collect();
-    let body = json!({
+    Ok(ok_json_response(&json!({
         "id": format!("classify-{}", new_request_id()),
         "object": "list",
         "created": unix_now_secs() as u64,
         "model": **app.service.models.displayed_model_name(),
         "data": data,
         "usage": prompt_only_usage_json(inputs.input_token_count()),
-    });
-    Ok(ok_json_response(&body))
+    })))
 }
 
 /// Handles `POST /v1/rerank`: scores documents against a query.

@@ -11,13 +11,15 @@ use super::usage::EndedRequestCounter;
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::generation;
+use crate::openai::chat;
 use crate::request_head::names;
-use vllm_sim_service::prompt::PromptSource;
+use vllm_sim_service::prompt::{PromptLengthLimit, PromptSource};
 use vllm_sim_service::{
     GenerationJob, GenerationRequest, KvBlockSaltAndSession, KvTransfer, LoraAdapter,
     OutputTokenBudget, RejectedRequest, Reply, RequestSubmissionChecks, RequestedTools,
 };
 use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
 
 /// Fields of a generation request that SGLang's routes read from request bodies.
@@ -77,6 +79,16 @@ pub(super) fn check_unused_request_id(app: &App, id: &str) -> Result<(), Fault> 
 /// Returns the first element of a JSON list; a value that is not a list is returned unchanged.
 pub(super) fn first_element_or_self(value: &Value) -> &Value {
     value.as_array().map_or(value, |items| items.first().unwrap_or(&Value::Null))
+}
+
+/// Returns the token ids of a conversation's prompt, however many they are.
+pub(super) async fn conversation_token_ids(
+    app: &App,
+    mut chat: ChatRequest,
+) -> Result<Vec<u32>, Fault> {
+    let mut conversation = chat::chat_conversation(app, &mut chat);
+    conversation.bound = PromptLengthLimit::None;
+    Ok(app.service.tokenize_conversation(&app.rules, conversation).await?.0)
 }
 
 /// Returns the salt of the prefix cache; `None` for an empty one.

@@ -45,15 +45,14 @@ pub(super) async fn create_score(app: Arc<App>, request: SglangScoreRequest) -> 
         });
         logprobs.push(values);
     }
-    let body = json!({
+    Ok(ok_json_response(&json!({
         "scores": scores,
         "pooled_hidden_states": null,
         "token_logprobs": request.return_token_logprobs.then_some(logprobs),
         "model": request.model,
         "usage": prompt_only_usage_json(prompts.input_token_count()),
         "object": "scoring",
-    });
-    Ok(ok_json_response(&body))
+    })))
 }
 
 /// Checks the members of a score request that do not depend on its items.

@@ -14,8 +14,7 @@ use super::decisions::{ScoredDecision, check_decision_server, score};
 use super::errors::SglangResult;
 use crate::app::{App, AppState};
 use crate::body::RawRequest;
-use crate::error;
-use crate::error::ok_json_response;
+use crate::error::{self, ok_json_response};
 use vllm_sim_python::orjson_loads;
 use vllm_sim_wire::body;
 use vllm_sim_wire::fastapi;
@@ -60,12 +59,11 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         tokens += scored.prompt.len();
         answers.insert(id.clone(), answer_json(&decision, &scored));
     }
-    let body = json!({
+    Ok(ok_json_response(&json!({
         "model": **app.service.models.displayed_model_name(),
         "answers": answers,
         "usage": {"input_tokens": tokens, "output_tokens": 0},
-    });
-    Ok(ok_json_response(&body))
+    })))
 }
 
 /// Returns the body of a request as JSON.

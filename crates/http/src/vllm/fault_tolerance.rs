@@ -11,14 +11,9 @@ use serde_json::{Value, json};
 use super::{http_exception, parse_raw_json};
 use crate::app::AppState;
 use crate::body::RawRequest;
-use crate::error;
-use crate::error::HandlerResult;
-use crate::error::ok_json_response;
+use crate::error::{self, HandlerResult, ok_json_response};
 
-pub(crate) async fn apply_fault_tolerance(
-    State(_app): AppState,
-    received: RawRequest,
-) -> HandlerResult {
+pub(crate) async fn apply_fault_tolerance(received: RawRequest) -> HandlerResult {
     vllm_sim_wire::body::check_json_content_type(received.media_type())?;
     let value = parse_raw_json(&received.bytes, "Invalid JSON format")?;
     if !value.is_object() {

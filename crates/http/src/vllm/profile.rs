@@ -12,8 +12,7 @@ use axum::http::{Response, StatusCode};
 
 use crate::app::AppState;
 use crate::body::RawRequest;
-use crate::error;
-use crate::error::HandlerResult;
+use crate::error::{self, HandlerResult};
 use vllm_sim_wire::body::validate_and_read_body;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::server_control::StartProfileRequest;

@@ -6,8 +6,7 @@ use serde_json::{Value, json};
 
 use crate::app::{App, AppState};
 use crate::body::RawRequest;
-use crate::error::ok_json_response;
-use crate::error::{self, HandlerResult};
+use crate::error::{self, HandlerResult, ok_json_response};
 use crate::generation;
 use crate::request_head::request_id;
 use crate::token_ids;

@@ -91,11 +91,6 @@ impl PrefillOrDecodeServer {
         matches!(self.side, Side::Prefill(_))
     }
 
-    /// Returns the disaggregation mode of this server: `prefill` or `decode`.
-    pub(crate) fn disaggregation_mode_name(&self) -> &'static str {
-        if self.is_prefill_server() { "prefill" } else { "decode" }
-    }
-
     /// Returns the port of the bootstrap server.
     pub(crate) fn bootstrap_port(&self) -> u16 {
         self.config.bootstrap_port

@@ -19,8 +19,7 @@ use serde_json::{Value, json};
 
 use crate::app::{App, AppState};
 use crate::body::RawRequest;
-use crate::error::HandlerResult;
-use crate::error::ok_json_response;
+use crate::error::{HandlerResult, ok_json_response};
 use crate::request_head::ToolCallIds;
 use json_list::iter_array_field;
 use options::DerenderOptions;
