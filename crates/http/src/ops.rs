@@ -3,9 +3,10 @@
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
+use serde_json::json;
 
 use super::app::{App, AppState};
-use super::{error, json};
+use super::error::{self, ok_json_response};
 
 /// Handles `GET /health` and `GET|POST /ping`: returns an empty 200, or 503 during shutdown.
 pub(super) async fn get_health(State(app): AppState) -> Response<Body> {
@@ -33,18 +34,12 @@ pub(super) async fn get_ready(State(app): AppState) -> Response<Body> {
 
 /// Handles `GET /version`: returns the imitated vLLM release.
 pub(super) async fn get_version(State(app): AppState) -> Response<Body> {
-    let mut body = String::from("{\"version\":");
-    json::write_json_string(&mut body, app.settings.model.vllm_version.as_str());
-    body.push('}');
-    error::json_response(StatusCode::OK, body)
+    ok_json_response(&json!({"version": app.settings.model.vllm_version.as_str()}))
 }
 
 /// Handles `GET /load`: returns the number of requests in flight, or 0 without load tracking.
 pub(super) async fn get_load(State(app): AppState) -> Response<Body> {
-    error::json_response(
-        StatusCode::OK,
-        format!("{{\"server_load\":{}}}", app.load.in_progress_request_count()),
-    )
+    ok_json_response(&json!({"server_load": app.load.in_progress_request_count()}))
 }
 
 /// Handles `GET /metrics`: returns the Prometheus metrics, also for other methods and for longer

@@ -4,14 +4,14 @@ use std::borrow::Cow;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::app::AppState;
 use super::dialect::ApiEndpoint;
 use super::generation;
-use super::{error, json};
+use super::json;
 use crate::body::RawRequest;
-use crate::error::HandlerResult;
+use crate::error::{self, HandlerResult, ok_json_response};
 use vllm_sim_service::prompt::{Conversation, PromptLengthLimit};
 use vllm_sim_service::run_blocking_if_large;
 use vllm_sim_tokenizer::SpecialTokenHandling;
@@ -81,13 +81,8 @@ pub(super) async fn detokenize(State(app): AppState, mut received: RawRequest) -
     // An id outside the vocabulary has no text.
     let ids = request.tokens.iter();
     let ids: Vec<u32> = ids.map(|id| u32::try_from(*id).unwrap_or(u32::MAX)).collect();
-    let mut out = String::from("{\"prompt\":");
-    json::write_json_string(
-        &mut out,
-        &app.service.generator.tokenizer().decode(&ids, SpecialTokenHandling::With),
-    );
-    out.push('}');
-    Ok(error::json_response(StatusCode::OK, out))
+    let text = app.service.generator.tokenizer().decode(&ids, SpecialTokenHandling::With);
+    Ok(ok_json_response(&json!({"prompt": text})))
 }
 
 /// Returns the conversation of a `/tokenize` request, without a length limit.
