@@ -175,8 +175,7 @@ pub(super) fn check_admin_key(app: &App, headers: &HeaderMap) -> Result<(), Faul
         Some(key) => (std::slice::from_ref(key), "--admin-api-key"),
         None => (&server.api_keys[..], "--api-key"),
     };
-    let given = headers.get(header::AUTHORIZATION).map(|v| v.as_bytes());
-    if keys.is_empty() || has_valid_bearer_token(given, keys) {
+    if keys.is_empty() || has_valid_bearer_token(headers, keys) {
         return Ok(());
     }
     let text = format!("this route needs the bearer key of {flag}");
