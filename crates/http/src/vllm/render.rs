@@ -82,8 +82,9 @@ pub(crate) async fn render_completions(
                 true => 1,
                 false => rendered_output_budget(&app, asked, prompt),
             };
+            let defaults = &app.rules.defaults;
             let params =
-                sampling_params(&app, request.sampling_params(&app.rules.defaults)?, budget)?;
+                request.sampling_params(defaults)?.with_output_budget(budget, &defaults.bounds)?;
             let id = if prompts.len() > 1 { format!("{id}-{index}") } else { id.to_string() };
             let sampling = sampling_params_json(&app, &params, extra_args(&params), &value);
             generate_request_json(&app, &value, id, &prompt.tokens, sampling)
@@ -112,7 +113,9 @@ async fn answer_rendered_chat(
     let prompt = tokenize_conversation(app, conversation).await?;
     let rendered = render_result(app, &prompt, || {
         let budget = rendered_output_budget(app, request.requested_output_limit().1, &prompt);
-        let params = sampling_params(app, request.sampling_params(&app.rules.defaults)?, budget)?;
+        let defaults = &app.rules.defaults;
+        let params =
+            request.sampling_params(defaults)?.with_output_budget(budget, &defaults.bounds)?;
         let id =
             request_id("chatcmpl-", &received.headers, request.request_id.as_deref()).to_string();
         let sampling = sampling_params_json(app, &params, extra_args(&params), value);
@@ -143,7 +146,9 @@ pub(crate) async fn render_responses(
     app.rules.limits.check_responses_prompt_tokens(prompt.tokens.len())?;
     let rendered = render_result(app, &prompt, || {
         let budget = rendered_output_budget(app, request.max_output_tokens, &prompt);
-        let params = sampling_params(app, request.sampling_params(&app.rules.defaults)?, budget)?;
+        let defaults = &app.rules.defaults;
+        let params =
+            request.sampling_params(defaults)?.with_output_budget(budget, &defaults.bounds)?;
         let given = request.request_id.clone();
         let id = given.unwrap_or_else(|| format!("resp_{}", new_random_hex_id()));
         // vLLM keeps an empty `extra_args` of a Responses request.
@@ -165,14 +170,6 @@ fn rendered_output_budget(app: &App, asked: Option<i128>, prompt: &TokenizedProm
     let rules = &app.rules;
     let length = prompt.tokens.len();
     output_budget_tokens(&rules.limits, asked, length, &rules.defaults)
-}
-
-fn sampling_params(
-    app: &App,
-    sampling: Box<SamplingParams>,
-    budget: i128,
-) -> Result<Box<SamplingParams>, Fault> {
-    sampling.with_output_budget(budget, &app.rules.defaults.bounds)
 }
 
 async fn tokenize_conversation(
@@ -235,8 +232,7 @@ fn generate_request_json(
         "reasoning_parser_kwargs": null,
         "return_token_ids": given("return_token_ids"),
         "output_mode": "tokens",
-    });
-    let rest = json!({
+        "parse_context": null,
         "stream": streams,
         "stream_options": given("stream_options"),
         "cache_salt": given("cache_salt"),
@@ -244,11 +240,10 @@ fn generate_request_json(
         "kv_transfer_params": transfer("kv_transfer_params"),
         "ec_transfer_params": transfer("ec_transfer_params"),
     });
-    if let (Value::Object(out), Value::Object(rest)) = (&mut out, rest) {
-        if app.rules.limits.version >= VllmVersion::V033 {
-            out.insert("parse_context".into(), Value::Null);
-        }
-        out.extend(rest);
+    if app.rules.limits.version < VllmVersion::V033
+        && let Some(members) = out.as_object_mut()
+    {
+        members.shift_remove("parse_context");
     }
     if let Some(options) = out["stream_options"].as_object_mut() {
         for key in ["include_usage", "continuous_usage_stats"] {

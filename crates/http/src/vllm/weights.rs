@@ -18,7 +18,6 @@ use crate::body::RawRequest;
 use crate::error::{HandlerResult, ok_json_response};
 use vllm_sim_observe::metrics::AdminOperation;
 use vllm_sim_wire::body::validate_and_read_body;
-use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::server_control::WeightVersionRequest;
 
 pub(crate) fn weight_update_routes() -> Vec<Route> {
@@ -100,5 +99,5 @@ async fn run_weight_operation(
         return Err(http_exception(format!("Missing '{key}' in request body")));
     }
     record_admin_operation_time(&app, AdminOperation::WeightTransfer(operation), async {}).await;
-    Ok::<_, Fault>(ok_json_response(&json!({"message": message})))
+    Ok(ok_json_response(&json!({"message": message})))
 }
