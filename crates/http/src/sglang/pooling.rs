@@ -31,6 +31,7 @@ use vllm_sim_service::pooling::{class_probabilities, unit_embedding};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::pooling::{
     EncodeRequest, SglangClassifyRequest, SglangEmbeddingRequest, SglangRerankRequest,
+    check_pooling_input,
 };
 
 /// Error message for a request for vectors to a model that generates text.
@@ -157,7 +158,7 @@ pub(super) async fn create_classification(
     app: Arc<App>,
     request: SglangClassifyRequest,
 ) -> SglangResult {
-    request.validate_classify_request()?;
+    check_pooling_input(&request.input)?;
     let inputs = read_pooling_inputs(&app, &request.input).await?;
     check_embedding_model(&app)?;
     let count = app.settings.pooling.num_labels.max(1);

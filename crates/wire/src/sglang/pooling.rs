@@ -80,19 +80,12 @@ wire_model! {
     }
 }
 
-impl SglangClassifyRequest {
-    /// Checks that the input of the request is not empty.
-    ///
-    /// # Errors
-    /// A 400 in SGLang's words.
-    pub fn validate_classify_request(&self) -> Result<(), Fault> {
-        check_pooling_input(&self.input)
-    }
-}
-
 /// Checks the input of an embedding or classification request, as SGLang's `_validate_request`
 /// does.
-fn check_pooling_input(input: &Value) -> Result<(), Fault> {
+///
+/// # Errors
+/// A 400 in SGLang's words.
+pub fn check_pooling_input(input: &Value) -> Result<(), Fault> {
     let is_blank = |text: &str| text.chars().all(python::is_python_whitespace);
     let message = match input {
         Value::String(text) if text.is_empty() => "Input cannot be empty".to_owned(),
