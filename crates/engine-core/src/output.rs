@@ -233,15 +233,11 @@ impl OutputSocketThread {
     pub(crate) fn run_until_stopped(mut self, queue: &Receiver<OutputThreadMessage>) -> bool {
         let sent = catch_unwind(AssertUnwindSafe(|| self.send_until_stopped(queue)));
         if sent.is_err() {
-            self.send_engine_dead();
+            for output_queue in &mut self.output_queues {
+                output_queue.send_last_message(Some(ENGINE_CORE_DEAD));
+            }
         }
         sent.is_ok()
-    }
-
-    fn send_engine_dead(&mut self) {
-        for output_queue in &mut self.output_queues {
-            output_queue.send_last_message(Some(ENGINE_CORE_DEAD));
-        }
     }
 
     fn send_until_stopped(&mut self, queue: &Receiver<OutputThreadMessage>) {
@@ -316,7 +312,9 @@ impl OutputSocketThread {
             for output_queue in &mut self.output_queues {
                 moved |= output_queue.send_queued_messages(MIN_POLL_INTERVAL);
             }
-            self.notify_all_aborted();
+            for client in 0..self.output_queues.len() {
+                self.notify_aborted(client);
+            }
             pause = match moved {
                 true => Duration::ZERO,
                 false => (pause * 2).clamp(MIN_POLL_INTERVAL, MAX_POLL_INTERVAL),
@@ -436,12 +434,6 @@ impl OutputSocketThread {
         // Dropping the replies aborts the sequences.
         let gone = self.active.extract_if(|_, active| active.client == client);
         output_queue.defer_abort_notifications(gone.map(|(id, _)| id));
-    }
-
-    fn notify_all_aborted(&mut self) {
-        for client in 0..self.output_queues.len() {
-            self.notify_aborted(client);
-        }
     }
 
     /// Notifies a front end that requests of it were aborted; returns `false` if the front end is

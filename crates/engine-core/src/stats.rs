@@ -155,21 +155,14 @@ impl SchedulerStats {
     }
 
     fn write_loras(&self, w: &mut MsgpackWriter) {
-        let used = |count: fn(&LoraSequenceCounts) -> u64| {
-            let used = self.loras.iter().map(move |(name, used)| (name, count(used)));
-            used.filter(|(_, count)| *count > 0).collect::<Vec<_>>()
+        let mut write = |key: &str, count: fn(&LoraSequenceCounts) -> u64| {
+            let used = self.loras.iter().map(|(name, used)| (name, count(used)));
+            let used: Vec<_> = used.filter(|(_, count)| *count > 0).collect();
+            w.write_text(key);
+            w.write_map_len(used.len());
+            used.into_iter().for_each(|(name, count)| w.write_count_entry(name, count));
         };
-        w.write_text("waiting_lora_adapters");
-        let waiting = used(|used| used.waiting);
-        w.write_map_len(waiting.len());
-        for (name, count) in waiting {
-            w.write_count_entry(name, count);
-        }
-        w.write_text("running_lora_adapters");
-        let running = used(|used| used.running);
-        w.write_map_len(running.len());
-        for (name, count) in running {
-            w.write_count_entry(name, count);
-        }
+        write("waiting_lora_adapters", |used| used.waiting);
+        write("running_lora_adapters", |used| used.running);
     }
 }

@@ -75,10 +75,6 @@ impl AccessLog {
         })))
     }
 
-    fn is_logged_path(&self, path: &str) -> bool {
-        !self.0.excluded.iter().any(|excluded| excluded == path)
-    }
-
     /// Appends the line of one request to the buffer of the access log; `start` is the part before
     /// the status.
     fn append_line(&self, start: &str, status: StatusCode) {
@@ -118,7 +114,7 @@ fn percent_encode_non_ascii(target: &str) -> Cow<'_, str> {
 
 impl Middleware for AccessLog {
     fn on_request(&self, request: &mut Request) -> Result<ResponseHook, Response> {
-        if !self.is_logged_path(request.uri().path()) {
+        if self.0.excluded.iter().any(|path| path == request.uri().path()) {
             return Ok(None);
         }
         let context = request.extensions().get::<RequestContext>();

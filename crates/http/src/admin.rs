@@ -6,7 +6,8 @@
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{Request, State};
+use axum::extract::{FromRequestParts, Request};
+use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use serde_json::{Map, Value, json};
 
@@ -15,20 +16,26 @@ use super::annotations::SettingValueVisibility;
 use super::app::App;
 use super::bearer::has_valid_bearer_token;
 use super::dialect::OperatorRouteStyle;
-use super::{body, error, query};
-use crate::error::HandlerResult;
-use crate::error::ok_json_response;
+use super::{body, query};
+use crate::error::{self, HandlerResult, ok_json_response};
 use vllm_sim_service::scenario::FaultScenario;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 
+/// The state of a server, for a request with the key of `--admin-api-key`.
+pub(super) struct AdminAccess(pub(super) Arc<App>);
+
+impl FromRequestParts<Arc<App>> for AdminAccess {
+    type Rejection = Fault;
+
+    async fn from_request_parts(parts: &mut Parts, app: &Arc<App>) -> Result<Self, Fault> {
+        check_admin_key(app, &parts.headers)?;
+        Ok(Self(app.clone()))
+    }
+}
+
 /// Handles `GET /admin/config`: returns all flags with secrets masked; `changed=true` limits them
 /// to flags changed since the start.
-pub(super) async fn get_admin_config(
-    State(app): State<Arc<App>>,
-    headers: HeaderMap,
-    uri: Uri,
-) -> HandlerResult {
-    check_admin_key(&app, &headers)?;
+pub(super) async fn get_admin_config(AdminAccess(app): AdminAccess, uri: Uri) -> HandlerResult {
     let rank = parse_rank_query(&uri)?;
     match query::query_values(&uri, "changed").last().map(String::as_str) {
         None | Some("false") => {}
@@ -52,8 +59,10 @@ pub(super) async fn get_admin_config(
 ///
 /// The response has all flags, as llm-d's. Before them it has the changed ones with both values,
 /// and those that the current phase of the fault scenario overrides.
-pub(super) async fn update_config(State(app): State<Arc<App>>, request: Request) -> HandlerResult {
-    check_admin_key(&app, request.headers())?;
+pub(super) async fn update_config(
+    AdminAccess(app): AdminAccess,
+    request: Request,
+) -> HandlerResult {
     let rank = parse_rank_query(request.uri())?;
     let bytes = body::read_body(&app, request.into_body()).await?;
     let update: Map<String, Value> = serde_json::from_slice(&bytes).map_err(|error| {
@@ -104,10 +113,9 @@ pub(super) async fn update_config(State(app): State<Arc<App>>, request: Request)
 /// Handles `POST /fake_metrics`: sets the fake values in the body, and keeps the fake values of all
 /// other metrics.
 pub(super) async fn set_fake_metrics(
-    State(app): State<Arc<App>>,
+    AdminAccess(app): AdminAccess,
     request: Request,
 ) -> HandlerResult {
-    check_admin_key(&app, request.headers())?;
     let failed = |text: String| {
         let text = format!("Failed to update fake metrics: {text}");
         Fault::new(500, ErrorType::InternalServer, text)
@@ -124,11 +132,7 @@ pub(super) async fn set_fake_metrics(
 }
 
 /// Handles `GET /admin/scenario`: returns the fault scenario and its current phase.
-pub(super) async fn get_fault_scenario(
-    State(app): State<Arc<App>>,
-    headers: HeaderMap,
-) -> HandlerResult {
-    check_admin_key(&app, &headers)?;
+pub(super) async fn get_fault_scenario(AdminAccess(app): AdminAccess) -> HandlerResult {
     Ok(ok_json_response(&app.admin_state.scenario_status_json()))
 }
 
@@ -136,10 +140,9 @@ pub(super) async fn get_fault_scenario(
 ///
 /// `?replica=N` selects the part of replica N of a fleet.
 pub(super) async fn run_fault_scenario(
-    State(app): State<Arc<App>>,
+    AdminAccess(app): AdminAccess,
     request: Request,
 ) -> HandlerResult {
-    check_admin_key(&app, request.headers())?;
     let number = query::query_values(request.uri(), "replica").pop();
     let number = number.map(|number| {
         let parsed = number.parse::<u32>();
@@ -161,11 +164,7 @@ pub(super) async fn run_fault_scenario(
 
 /// Handles `DELETE /admin/scenario`: ends the fault scenario and restores the settings from before
 /// the scenario.
-pub(super) async fn end_fault_scenario(
-    State(app): State<Arc<App>>,
-    headers: HeaderMap,
-) -> HandlerResult {
-    check_admin_key(&app, &headers)?;
+pub(super) async fn end_fault_scenario(AdminAccess(app): AdminAccess) -> HandlerResult {
     Ok(ok_json_response(&json!({"ended": app.admin_state.end_fault_scenario()})))
 }
 
@@ -176,8 +175,7 @@ pub(super) fn check_admin_key(app: &App, headers: &HeaderMap) -> Result<(), Faul
         Some(key) => (std::slice::from_ref(key), "--admin-api-key"),
         None => (&server.api_keys[..], "--api-key"),
     };
-    let given = headers.get(header::AUTHORIZATION).map(|v| v.as_bytes());
-    if keys.is_empty() || has_valid_bearer_token(given, keys) {
+    if keys.is_empty() || has_valid_bearer_token(headers, keys) {
         return Ok(());
     }
     let text = format!("this route needs the bearer key of {flag}");

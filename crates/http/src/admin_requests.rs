@@ -4,16 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, StatusCode, Uri};
+use axum::extract::Request;
+use axum::http::{StatusCode, Uri};
 use serde_json::{Value, json};
 
-use super::admin::check_admin_key;
+use super::admin::AdminAccess;
 use super::app::App;
 use super::request_history::{RecordedRequestFilter, RequestHistory};
 use super::{body, query};
-use crate::error::ok_json_response;
-use crate::error::{self, HandlerResult};
+use crate::error::{self, HandlerResult, ok_json_response};
 use vllm_sim_engine::duration;
 use vllm_sim_service::scripted::ReplyRules;
 use vllm_sim_service::{InferenceService, run_blocking_if_large};
@@ -27,23 +26,18 @@ const DEFAULT_AND_MAX_WAIT: (Duration, Duration) =
 
 /// Handles `GET /admin/requests`: lists recorded requests; `wait=N` waits until N have ended.
 pub(super) async fn list_recorded_requests(
-    State(app): State<Arc<App>>,
-    headers: HeaderMap,
+    AdminAccess(app): AdminAccess,
     uri: Uri,
 ) -> HandlerResult {
-    let (history, query) = wait_for_listed_requests(&app, &headers, &uri).await?;
+    let (history, query) = wait_for_listed_requests(&app, &uri).await?;
     let shown = history.recorded_requests_json(&query.filter, query.limit);
     Ok(error::json_response(StatusCode::OK, shown))
 }
 
 /// Handles `GET /admin/usage`: lists the token counts of recorded requests; takes the query
 /// parameters of `GET /admin/requests`.
-pub(super) async fn list_request_usage(
-    State(app): State<Arc<App>>,
-    headers: HeaderMap,
-    uri: Uri,
-) -> HandlerResult {
-    let (history, query) = wait_for_listed_requests(&app, &headers, &uri).await?;
+pub(super) async fn list_request_usage(AdminAccess(app): AdminAccess, uri: Uri) -> HandlerResult {
+    let (history, query) = wait_for_listed_requests(&app, &uri).await?;
     Ok(ok_json_response(&history.request_usage_json(&query.filter, query.limit)))
 }
 
@@ -51,10 +45,8 @@ pub(super) async fn list_request_usage(
 /// have ended.
 async fn wait_for_listed_requests<'a>(
     app: &'a App,
-    headers: &HeaderMap,
     uri: &Uri,
 ) -> Result<(&'a RequestHistory, RequestListQuery), Fault> {
-    check_admin_key(app, headers)?;
     let history = request_history(app)?;
     let query = RequestListQuery::read(uri)?;
     if let Some(wanted) = query.wait {
@@ -75,29 +67,20 @@ async fn wait_for_listed_requests<'a>(
 }
 
 /// Handles `DELETE /admin/requests`: clears the history of recorded requests.
-pub(super) async fn clear_recorded_requests(
-    State(app): State<Arc<App>>,
-    headers: HeaderMap,
-) -> HandlerResult {
-    check_admin_key(&app, &headers)?;
+pub(super) async fn clear_recorded_requests(AdminAccess(app): AdminAccess) -> HandlerResult {
     Ok(ok_json_response(&json!({"removed": request_history(&app)?.clear_recorded_requests()})))
 }
 
 /// Handles `GET /admin/replies`: returns the scripted replies and how often each was used.
-pub(super) async fn get_scripted_replies(
-    State(app): State<Arc<App>>,
-    headers: HeaderMap,
-) -> HandlerResult {
-    check_admin_key(&app, &headers)?;
+pub(super) async fn get_scripted_replies(AdminAccess(app): AdminAccess) -> HandlerResult {
     Ok(ok_json_response(&scripted_replies_json(&app)))
 }
 
 /// Handles `POST /admin/replies`: replaces the scripted replies (YAML or JSON).
 pub(super) async fn set_scripted_replies(
-    State(app): State<Arc<App>>,
+    AdminAccess(app): AdminAccess,
     request: Request,
 ) -> HandlerResult {
-    check_admin_key(&app, request.headers())?;
     let bytes = body::read_body(&app, request.into_body()).await?;
     let size = bytes.len();
     let service = app.service.clone();
@@ -120,11 +103,7 @@ fn read_scripted_replies(service: &InferenceService, bytes: &[u8]) -> Result<Rep
 }
 
 /// Handles `DELETE /admin/replies`: removes all scripted replies.
-pub(super) async fn remove_scripted_replies(
-    State(app): State<Arc<App>>,
-    headers: HeaderMap,
-) -> HandlerResult {
-    check_admin_key(&app, &headers)?;
+pub(super) async fn remove_scripted_replies(AdminAccess(app): AdminAccess) -> HandlerResult {
     app.service.replies.replace_rules(None);
     Ok(ok_json_response(&scripted_replies_json(&app)))
 }

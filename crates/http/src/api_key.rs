@@ -1,7 +1,7 @@
 //! API keys: protected paths, and the check of a client's key.
 
 use axum::extract::Request;
-use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode};
 use axum::response::Response;
 
 use super::bearer::has_valid_bearer_token;
@@ -67,7 +67,7 @@ impl ApiKeyCheck {
 
 impl Middleware for ApiKeyCheck {
     fn on_request(&self, request: &mut Request) -> Result<ResponseHook, Response> {
-        match (self.is_guarded)(request) && !has_api_key(&self.keys, request.headers()) {
+        match (self.is_guarded)(request) && !has_valid_bearer_token(request.headers(), &self.keys) {
             true => Err((self.refusal)()),
             false => Ok(None),
         }
@@ -95,9 +95,4 @@ fn unauthenticated_grpc_response() -> Response {
         headers.insert(name, HeaderValue::from_static(value));
     }
     response
-}
-
-fn has_api_key(keys: &[String], headers: &HeaderMap) -> bool {
-    let given = headers.get(header::AUTHORIZATION);
-    has_valid_bearer_token(given.map(HeaderValue::as_bytes), keys)
 }

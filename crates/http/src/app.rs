@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use arc_swap::ArcSwap;
+use axum::extract::State;
 use axum::routing::MethodRouter;
 use indexmap::IndexMap;
 use tokio::sync::watch;
@@ -22,7 +23,7 @@ use super::sglang::disaggregation::PrefillOrDecodeServer;
 use super::sglang::session_store::SglangServerState;
 use super::transfer::KvTransferWarningLimits;
 use super::transfer::params::engine_id_of_rank;
-use vllm_sim_config::{HttpServerConfig, LoadedConfig};
+use vllm_sim_config::LoadedConfig;
 use vllm_sim_observe::kv_events::KvEventLossSwitch;
 use vllm_sim_observe::metrics::Metrics;
 use vllm_sim_service::{
@@ -37,6 +38,9 @@ pub(crate) const METRICS_PATH: &str = "/metrics";
 pub(crate) const ADAPTER_PATH: &str = "/adapters/{adapter_name}";
 pub(crate) const RESPONSE_PATH: &str = "/v1/responses/{response_id}";
 pub(crate) const RESPONSE_CANCEL_PATH: &str = "/v1/responses/{response_id}/cancel";
+
+/// The extractor by which a handler gets the server's state.
+pub(crate) type AppState = State<Arc<App>>;
 
 /// Path of a route, its methods as in the `Allow` header, and its handler.
 pub(crate) type Route = (&'static str, &'static str, MethodRouter<Arc<App>>);
@@ -143,7 +147,7 @@ impl App {
             dialect,
             transfer_warnings: KvTransferWarningLimits::default(),
             openapi: OnceLock::new(),
-            history: create_request_history(&settings.server),
+            history: RequestHistory::new_if_enabled(&settings.server),
             peers: DashboardPeers::new(peers),
             disaggregation,
             fleet: OnceLock::new(),
@@ -231,11 +235,6 @@ impl App {
     pub(super) fn count_request_in_load(&self) -> Option<ServerLoadGuard> {
         self.settings.server.routes.load_tracking.then(|| self.load.count_request())
     }
-}
-
-fn create_request_history(server: &HttpServerConfig) -> Option<Arc<RequestHistory>> {
-    (server.history.requests > 0)
-        .then(|| Arc::new(RequestHistory::empty_history_with_limits(server)))
 }
 
 fn kv_transfer_engine_id(settings: &HttpSettings, dialect: &dyn ApiDialect) -> String {

@@ -1,8 +1,11 @@
 //! Checks API keys in `Authorization: Bearer` headers.
 
-/// Returns whether an `Authorization` value carries one of the API keys.
-pub(crate) fn has_valid_bearer_token(given: Option<&[u8]>, keys: &[String]) -> bool {
-    let Some((scheme, key)) = given.and_then(|given| {
+use axum::http::{HeaderMap, header};
+
+/// Returns whether the `Authorization` header of a request carries one of the API keys.
+pub(crate) fn has_valid_bearer_token(headers: &HeaderMap, keys: &[String]) -> bool {
+    let Some((scheme, key)) = headers.get(header::AUTHORIZATION).and_then(|given| {
+        let given = given.as_bytes();
         let blank = given.iter().position(|b| *b == b' ')?;
         Some((&given[..blank], &given[blank + 1..]))
     }) else {

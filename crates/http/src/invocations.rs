@@ -2,11 +2,9 @@
 //!
 //! Source: `vllm/entrypoints/serve/sagemaker/api_router.py`.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 
-use super::app::App;
+use super::app::AppState;
 use super::openai::{chat, completion};
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
@@ -16,10 +14,7 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 
 /// Handles `POST /invocations`: a body that is not a valid chat request is treated as a completion
 /// request.
-pub(super) async fn post_invocations(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> HandlerResult {
+pub(super) async fn post_invocations(State(app): AppState, received: RawRequest) -> HandlerResult {
     // This route checks the media type before the JSON.
     vllm_sim_wire::body::read_json_body(received.media_type(), b"{}")?;
     vllm_sim_wire::body::check_json_value_count(&received.bytes)?;

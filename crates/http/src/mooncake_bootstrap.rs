@@ -11,8 +11,7 @@ use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 
 use super::app::App;
-use super::error;
-use crate::error::ok_json_response;
+use crate::error::{self, ok_json_response};
 
 /// Header with the block size of this server, in tokens. vLLM's servers compare block sizes before
 /// they transfer blocks.

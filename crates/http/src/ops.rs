@@ -1,16 +1,15 @@
 //! Routes for health, readiness, version, load and metrics.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderValue, Method, Response, StatusCode, Uri, header};
+use serde_json::json;
 
-use super::app::App;
-use super::{error, json};
+use super::app::{App, AppState};
+use super::error::{self, ok_json_response};
 
 /// Handles `GET /health` and `GET|POST /ping`: returns an empty 200, or 503 during shutdown.
-pub(super) async fn get_health(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn get_health(State(app): AppState) -> Response<Body> {
     error::empty_response(if app.is_shutting_down() {
         StatusCode::SERVICE_UNAVAILABLE
     } else {
@@ -28,34 +27,24 @@ fn health_status(app: &App) -> StatusCode {
 
 /// Handles `GET /health/ready` and `GET /ready`: returns 503 until the simulated start-up is
 /// complete, and with `--preview readiness` while an engine makes no progress.
-pub(super) async fn get_ready(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn get_ready(State(app): AppState) -> Response<Body> {
     let ready = app.is_startup_complete() && !app.is_shutting_down() && !app.has_stalled_engine();
     error::empty_response(if ready { health_status(&app) } else { StatusCode::SERVICE_UNAVAILABLE })
 }
 
 /// Handles `GET /version`: returns the imitated vLLM release.
-pub(super) async fn get_version(State(app): State<Arc<App>>) -> Response<Body> {
-    let mut body = String::from("{\"version\":");
-    json::write_json_string(&mut body, app.settings.model.vllm_version.as_str());
-    body.push('}');
-    error::json_response(StatusCode::OK, body)
+pub(super) async fn get_version(State(app): AppState) -> Response<Body> {
+    ok_json_response(&json!({"version": app.settings.model.vllm_version.as_str()}))
 }
 
 /// Handles `GET /load`: returns the number of requests in flight, or 0 without load tracking.
-pub(super) async fn get_load(State(app): State<Arc<App>>) -> Response<Body> {
-    error::json_response(
-        StatusCode::OK,
-        format!("{{\"server_load\":{}}}", app.load.in_progress_request_count()),
-    )
+pub(super) async fn get_load(State(app): AppState) -> Response<Body> {
+    ok_json_response(&json!({"server_load": app.load.in_progress_request_count()}))
 }
 
 /// Handles `GET /metrics`: returns the Prometheus metrics, also for other methods and for longer
 /// paths that start with `/metrics`.
-pub(super) async fn get_metrics(
-    State(app): State<Arc<App>>,
-    method: Method,
-    uri: Uri,
-) -> Response<Body> {
+pub(super) async fn get_metrics(State(app): AppState, method: Method, uri: Uri) -> Response<Body> {
     let mut response = Response::new(Body::from(app.controls.metrics_page()));
     // Upstream another handler serves these, with the older content type.
     let routed = method == Method::GET && uri.path() == "/metrics";

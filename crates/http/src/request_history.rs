@@ -160,14 +160,16 @@ impl Middleware for RequestHistoryLayer {
 }
 
 impl RequestHistory {
-    pub(crate) fn empty_history_with_limits(server: &HttpServerConfig) -> Self {
-        Self {
-            keep: server.history.requests,
-            bodies: server.history.bodies,
-            max_body: server.max_body_bytes,
-            state: Mutex::default(),
-            ended: Notify::new(),
-        }
+    pub(crate) fn new_if_enabled(server: &HttpServerConfig) -> Option<Arc<Self>> {
+        (server.history.requests > 0).then(|| {
+            Arc::new(Self {
+                keep: server.history.requests,
+                bodies: server.history.bodies,
+                max_body: server.max_body_bytes,
+                state: Mutex::default(),
+                ended: Notify::new(),
+            })
+        })
     }
 
     fn begin_record(self: &Arc<Self>, request: &mut Request) -> RequestRecordingGuard {

@@ -10,8 +10,8 @@ use axum::middleware::from_fn_with_state;
 use axum::routing::{any, delete, get, post};
 
 use super::app::{
-    ADAPTER_PATH, App, CHAT_PATH, METRICS_PATH, RESPONSE_CANCEL_PATH, RESPONSE_PATH, Route,
-    RouteIndex,
+    ADAPTER_PATH, App, AppState, CHAT_PATH, METRICS_PATH, RESPONSE_CANCEL_PATH, RESPONSE_PATH,
+    Route, RouteIndex,
 };
 use super::imitated::own_routes;
 use super::openai::{batch_chat, chat, completion, models, responses};
@@ -351,7 +351,7 @@ pub(super) fn head_not_supported_response(app: &App, path: &str) -> Response<Bod
 ///
 /// Paths that start with the metrics path get the metrics, a superfluous trailing slash redirects,
 /// and all others get a 404.
-async fn unknown_path(State(app): State<Arc<App>>, request: Request) -> Response<Body> {
+async fn unknown_path(State(app): AppState, request: Request) -> Response<Body> {
     let path = request.uri().path();
     // Source: vLLM 0.33 `entrypoints/serve/instrumentator/metrics.py`, the mount.
     if path.starts_with(METRICS_PATH) && app.routes.serves_path(METRICS_PATH) {

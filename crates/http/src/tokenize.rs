@@ -1,18 +1,17 @@
 //! `POST /tokenize` and `POST /detokenize`: convert text to token ids and back.
 
 use std::borrow::Cow;
-use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use super::app::App;
+use super::app::AppState;
 use super::dialect::ApiEndpoint;
 use super::generation;
-use super::{error, json};
+use super::json;
 use crate::body::RawRequest;
-use crate::error::HandlerResult;
+use crate::error::{self, HandlerResult, ok_json_response};
 use vllm_sim_service::prompt::{Conversation, PromptLengthLimit};
 use vllm_sim_service::run_blocking_if_large;
 use vllm_sim_tokenizer::SpecialTokenHandling;
@@ -20,10 +19,7 @@ use vllm_sim_wire::body::validate_and_read_body;
 use vllm_sim_wire::openai::shared_request_fields::ChatTool;
 use vllm_sim_wire::vllm::tokenize::{DetokenizeRequest, TokenizeChatRequest, TokenizeRequest};
 
-pub(super) async fn tokenize(
-    State(app): State<Arc<App>>,
-    mut received: RawRequest,
-) -> HandlerResult {
+pub(super) async fn tokenize(State(app): AppState, mut received: RawRequest) -> HandlerResult {
     let (app, value) = (&app, &received.parse_dialect_json(&app)?);
     let body = Cow::Borrowed(value);
     let body = app.dialect.schema_body(ApiEndpoint::Tokenize, body)?;
@@ -77,10 +73,7 @@ pub(super) async fn tokenize(
     Ok(error::json_response(StatusCode::OK, out))
 }
 
-pub(super) async fn detokenize(
-    State(app): State<Arc<App>>,
-    mut received: RawRequest,
-) -> HandlerResult {
+pub(super) async fn detokenize(State(app): AppState, mut received: RawRequest) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
     let request = validate_and_read_body::<DetokenizeRequest>(&value)?;
     generation::resolve_model_without_faults(&app, request.model.as_deref())?;
@@ -88,13 +81,8 @@ pub(super) async fn detokenize(
     // An id outside the vocabulary has no text.
     let ids = request.tokens.iter();
     let ids: Vec<u32> = ids.map(|id| u32::try_from(*id).unwrap_or(u32::MAX)).collect();
-    let mut out = String::from("{\"prompt\":");
-    json::write_json_string(
-        &mut out,
-        &app.service.generator.tokenizer().decode(&ids, SpecialTokenHandling::With),
-    );
-    out.push('}');
-    Ok(error::json_response(StatusCode::OK, out))
+    let text = app.service.generator.tokenizer().decode(&ids, SpecialTokenHandling::With);
+    Ok(ok_json_response(&json!({"prompt": text})))
 }
 
 /// Returns the conversation of a `/tokenize` request, without a length limit.

@@ -6,11 +6,12 @@ use serde_json::{Map, Value};
 
 use super::bounds;
 use super::openai::sampling_fields::{CACHE_SALT_SCHEMA, ExtraSamplingArgs, MM_PAYLOAD_SCHEMA};
-use super::schema::{
-    ANY_LENGTH, INT, LengthLimits, RequestField, STR, Schema, ValidatorError, int_at_least_schema,
-    optional_field, plain_model, required_field, wire_model,
-};
 use crate::openai::shared_request_fields;
+use crate::schema::Schema::{self, After, Any, Dict, List, Literal, Nullable, Tagged, Union};
+use crate::schema::{
+    ANY_LENGTH, INT, LengthLimits, RequestField, STR, ValidatorError, int_at_least_schema,
+    optional_field as opt, plain_model, required_field as req, wire_model,
+};
 
 /// Content of an Anthropic message or system prompt.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,8 +23,7 @@ pub enum AnthropicContent {
 }
 
 impl RequestField for AnthropicContent {
-    const SCHEMA: Schema =
-        Schema::Union(&[STR, Schema::List(&AnthropicContentBlock::SCHEMA, ANY_LENGTH)]);
+    const SCHEMA: Schema = Union(&[STR, List(&AnthropicContentBlock::SCHEMA, ANY_LENGTH)]);
 
     fn read(value: &Value) -> Option<Self> {
         match value {
@@ -38,7 +38,7 @@ wire_model! {
     /// used.
     pub struct AnthropicContentBlock: Plain "AnthropicContentBlock" after validate_tool_change {
         /// Type of the content block: `text`, `image`, `tool_use`, `tool_result`, …
-        kind: String [Schema::Literal(&[
+        kind: String [Literal(&[
             "text", "image", "tool_use", "tool_result", "tool_reference", "thinking",
             "redacted_thinking", "tool_addition", "tool_removal",
         ])] as "type",
@@ -55,9 +55,9 @@ wire_model! {
         /// Arguments of the tool call in a `tool_use` block.
         input: Option<Map<String, Value>> = None,
         /// Output of the tool in a `tool_result` block: a string or blocks, as sent.
-        content: Option<Value> [Schema::Nullable(&Schema::Union(&[
+        content: Option<Value> [Nullable(&Union(&[
             STR,
-            Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH),
+            List(&Dict(&STR, &Any), ANY_LENGTH),
         ]))] = None,
         /// Whether a `tool_result` block reports a failure of the tool.
         is_error: Option<bool> = None,
@@ -70,28 +70,25 @@ wire_model! {
         /// Encrypted reasoning of a `redacted_thinking` block.
         data: Option<String> = None,
         /// Tool of a `tool_addition` or `tool_removal` block, as sent.
-        tool: Option<Value> [Schema::Nullable(&TOOL_CHANGE_SCHEMA)] = None,
+        tool: Option<Value> [Nullable(&TOOL_CHANGE_SCHEMA)] = None,
     }
 }
 
-const TOOL_CHANGE_SCHEMA: Schema = Schema::Tagged {
+/// Defines a choice of a tagged union: its `type`, and the schema of its class.
+macro_rules! choice {
+    ($kind:literal, $class:literal $(, $field:expr)* $(,)?) => {
+        ($kind, &plain_model!($class, req("type", Literal(&[$kind])) $(, $field)*))
+    };
+}
+
+const TOOL_CHANGE_SCHEMA: Schema = Tagged {
     by: "type",
     choices: &[
-        (
-            "tool_reference",
-            &plain_model!(
-                "AnthropicToolChangeReference",
-                required_field("type", Schema::Literal(&["tool_reference"])),
-                required_field("name", STR)
-            ),
-        ),
-        (
+        choice!("tool_reference", "AnthropicToolChangeReference", req("name", STR)),
+        choice!(
             "tool_definition",
-            &plain_model!(
-                "AnthropicToolChangeDefinition",
-                required_field("type", Schema::Literal(&["tool_definition"])),
-                required_field("definition", AnthropicTool::SCHEMA)
-            ),
+            "AnthropicToolChangeDefinition",
+            req("definition", AnthropicTool::SCHEMA)
         ),
     ],
 };
@@ -143,7 +140,7 @@ wire_model! {
     /// One message of an Anthropic conversation.
     pub struct AnthropicMessage: Plain "AnthropicMessage" after validate_tool_change_role {
         /// Role of the message: `user`, `assistant` or `system`.
-        role: String [Schema::Literal(&["user", "assistant", "system"])],
+        role: String [Literal(&["user", "assistant", "system"])],
         /// Content of the message: a string or typed blocks.
         content: AnthropicContent,
     }
@@ -168,9 +165,9 @@ wire_model! {
         /// Description of the tool for the model.
         description: Option<String> = None,
         /// JSON schema of the tool's arguments; a missing `type` becomes `object`.
-        input_schema: Map<String, Value> [Schema::After(validate_input_schema, &Schema::Dict(
+        input_schema: Map<String, Value> [After(validate_input_schema, &Dict(
             &STR,
-            &Schema::Any,
+            &Any,
         ))],
         /// Whether the tool's arguments must match the schema.
         strict: Option<bool> = None,
@@ -195,7 +192,7 @@ wire_model! {
     /// Rule for tool calls: whether the model calls tools, and which.
     pub struct AnthropicToolChoice: Plain "AnthropicToolChoice" after validate_name_required_for_tool {
         /// Kind of tool choice: `auto`, `any`, `tool` or `none`.
-        kind: String [Schema::Literal(&["auto", "any", "tool", "none"])] as "type",
+        kind: String [Literal(&["auto", "any", "tool", "none"])] as "type",
         /// Name of the tool to call, if `kind` is `tool`.
         name: Option<String> = None,
         /// Whether a reply may contain at most one tool call.
@@ -221,7 +218,7 @@ wire_model! {
         /// JSON schema of the model's reply.
         schema: Option<Map<String, Value>> = None,
         /// Type of the output format, always `json_schema`.
-        kind: String [Schema::Literal(&["json_schema"])] as "type" = "json_schema".to_owned(),
+        kind: String [Literal(&["json_schema"])] as "type" = "json_schema".to_owned(),
     }
 }
 
@@ -229,7 +226,7 @@ wire_model! {
     /// Reasoning effort and output format of the reply.
     pub struct AnthropicOutputConfig: Plain "AnthropicOutputConfig" {
         /// Reasoning effort of the model, such as `low` or `high`.
-        effort: Option<String> [Schema::Nullable(&Schema::Literal(&[
+        effort: Option<String> [Nullable(&Literal(&[
             "low", "medium", "high", "xhigh", "max",
         ]))] = None,
         /// Output format of the reply; `None`: free text.
@@ -248,37 +245,20 @@ pub enum ThinkingConfig {
     Adaptive,
 }
 
-const DISPLAY_SCHEMA: Schema =
-    Schema::Nullable(&Schema::Literal(&["summarized", "omitted", "updates"]));
+const DISPLAY_SCHEMA: Schema = Nullable(&Literal(&["summarized", "omitted", "updates"]));
 
 impl RequestField for ThinkingConfig {
-    const SCHEMA: Schema = Schema::Tagged {
+    const SCHEMA: Schema = Tagged {
         by: "type",
         choices: &[
-            (
+            choice!(
                 "enabled",
-                &plain_model!(
-                    "AnthropicThinkingConfigEnabled",
-                    required_field("type", Schema::Literal(&["enabled"])),
-                    required_field("budget_tokens", int_at_least_schema(1024)),
-                    optional_field("display", DISPLAY_SCHEMA)
-                ),
+                "AnthropicThinkingConfigEnabled",
+                req("budget_tokens", int_at_least_schema(1024)),
+                opt("display", DISPLAY_SCHEMA)
             ),
-            (
-                "disabled",
-                &plain_model!(
-                    "AnthropicThinkingConfigDisabled",
-                    required_field("type", Schema::Literal(&["disabled"]))
-                ),
-            ),
-            (
-                "adaptive",
-                &plain_model!(
-                    "AnthropicThinkingConfigAdaptive",
-                    required_field("type", Schema::Literal(&["adaptive"])),
-                    optional_field("display", DISPLAY_SCHEMA)
-                ),
-            ),
+            choice!("disabled", "AnthropicThinkingConfigDisabled"),
+            choice!("adaptive", "AnthropicThinkingConfigAdaptive", opt("display", DISPLAY_SCHEMA)),
         ],
     };
 
@@ -291,7 +271,7 @@ impl RequestField for ThinkingConfig {
     }
 }
 
-const MODEL_NAME_SCHEMA: Schema = Schema::After(
+const MODEL_NAME_SCHEMA: Schema = After(
     |name| match name.as_str() {
         Some("") => Err(ValidatorError::ValueError("Model is required".to_owned())),
         _ => Ok(None),
@@ -299,9 +279,9 @@ const MODEL_NAME_SCHEMA: Schema = Schema::After(
     &STR,
 );
 
-const SYSTEM_SCHEMA: Schema = Schema::After(
+const SYSTEM_SCHEMA: Schema = After(
     |system| reject_tool_changes(Some(system)).map(|()| None),
-    &Schema::Nullable(&AnthropicContent::SCHEMA),
+    &Nullable(&AnthropicContent::SCHEMA),
 );
 
 wire_model! {
@@ -314,7 +294,7 @@ wire_model! {
         /// Messages of the conversation, oldest first.
         messages: Vec<AnthropicMessage>,
         /// Maximum number of tokens to generate.
-        max_tokens: i128 [Schema::After(
+        max_tokens: i128 [After(
             |max| match i128::read(max) {
                 Some(i128::MIN..=0) => {
                     Err(ValidatorError::ValueError("max_tokens must be positive".to_owned()))
@@ -330,7 +310,7 @@ wire_model! {
         /// Reasoning (extended thinking) mode of the request.
         thinking: Option<ThinkingConfig> = None,
         /// Stop strings: the output ends before the first of them.
-        stop_sequences: Option<Vec<String>> [Schema::Nullable(&Schema::List(
+        stop_sequences: Option<Vec<String>> [Nullable(&List(
             &STR,
             LengthLimits { min: 0, max: bounds::MAX_STOP_STRINGS_PLACEHOLDER },
         ))] = None,

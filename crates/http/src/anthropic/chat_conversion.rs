@@ -10,6 +10,7 @@ use super::inline_system;
 use super::tools::apply_tool_additions_and_removals;
 use crate::app::App;
 use vllm_sim_engine::driver::unix_now_secs;
+use vllm_sim_python::{json_of_python_float, json_of_python_int};
 use vllm_sim_wire::anthropic::{
     AnthropicContent, AnthropicContentBlock, AnthropicMessage, AnthropicTool, AnthropicToolChoice,
     CountTokensRequest, MessagesRequest, ThinkingConfig,
@@ -66,7 +67,7 @@ pub(crate) fn to_chat_body(app: &App, request: &MessagesRequest) -> Result<Value
     body.insert("model".into(), request.model.as_str().into());
     let messages = chat_messages(app, request.system.as_ref(), &request.messages);
     body.insert("messages".into(), messages.into());
-    let most = python_int(request.max_tokens);
+    let most = json_of_python_int(request.max_tokens);
     body.insert("max_tokens".into(), most.clone());
     body.insert("max_completion_tokens".into(), most);
     let mut set = |name: &str, value: Option<Value>| {
@@ -75,9 +76,9 @@ pub(crate) fn to_chat_body(app: &App, request: &MessagesRequest) -> Result<Value
         }
     };
     set("stop", request.stop_sequences.clone().map(Value::from));
-    set("temperature", request.temperature.map(vllm_sim_python::json_of_python_float));
-    set("top_p", request.top_p.map(vllm_sim_python::json_of_python_float));
-    set("top_k", request.top_k.map(python_int));
+    set("temperature", request.temperature.map(json_of_python_float));
+    set("top_p", request.top_p.map(json_of_python_float));
+    set("top_k", request.top_k.map(json_of_python_int));
     set("cache_salt", request.cache_salt.clone().map(Value::from));
     let params = request.kv_transfer_params.clone();
     set("kv_transfer_params", params.map(Value::Object));
@@ -104,7 +105,7 @@ pub(crate) fn to_chat_body(app: &App, request: &MessagesRequest) -> Result<Value
     match request.thinking {
         Some(ThinkingConfig::Disabled) => set("reasoning_effort", Some("none".into())),
         Some(ThinkingConfig::Enabled(budget)) => {
-            set("thinking_token_budget", Some(python_int(budget)));
+            set("thinking_token_budget", Some(json_of_python_int(budget)));
         }
         Some(ThinkingConfig::Adaptive) | None => {}
     }
@@ -131,10 +132,6 @@ pub(crate) fn chat_request_for_count_tokens(
     insert_tools(&mut body, offered.as_deref(), request.tool_choice.as_ref());
     let body = Value::Object(body);
     parse_converted_body(app, &body, request.tools.as_deref(), request.tool_choice.as_ref())
-}
-
-fn python_int(number: i128) -> Value {
-    vllm_sim_python::json_of_python_int(number)
 }
 
 fn chat_messages(
@@ -176,25 +173,23 @@ fn append_chat_messages(message: &AnthropicMessage, out: &mut Vec<Value>) {
     for block in blocks {
         parts.add_block(block, &message.role, out);
     }
-    let mut converted = Map::new();
-    converted.insert("role".into(), message.role.as_str().into());
+    let mut converted = json!({"role": message.role});
     if !parts.reasoning.is_empty() {
-        converted.insert("reasoning".into(), parts.reasoning.concat().into());
+        converted["reasoning"] = parts.reasoning.concat().into();
     }
     if !parts.calls.is_empty() {
-        converted.insert("tool_calls".into(), parts.calls.into());
+        converted["tool_calls"] = parts.calls.into();
     }
     let said = !parts.content.is_empty();
     if let [Value::Object(only)] = parts.content.as_slice()
         && only.get("type").is_some_and(|kind| kind == "text")
     {
-        let text = only.get("text").cloned().unwrap_or_default();
-        converted.insert("content".into(), text);
+        converted["content"] = only.get("text").cloned().unwrap_or_default();
     } else if said {
-        converted.insert("content".into(), parts.content.into());
+        converted["content"] = parts.content.into();
     }
     if said || message.role != "user" {
-        out.push(Value::Object(converted));
+        out.push(converted);
     }
 }
 
@@ -326,12 +321,13 @@ fn insert_tools(
 }
 
 fn chat_tool_json(tool: &AnthropicTool) -> Value {
-    let mut function = Map::new();
-    function.insert("name".into(), tool.name.as_str().into());
-    function.insert("description".into(), tool.description.clone().into());
-    function.insert("parameters".into(), tool.input_schema.clone().into());
+    let mut function = json!({
+        "name": tool.name,
+        "description": tool.description,
+        "parameters": tool.input_schema,
+    });
     if let Some(strict) = tool.strict {
-        function.insert("strict".into(), strict.into());
+        function["strict"] = strict.into();
     }
     json!({"type": "function", "function": function})
 }

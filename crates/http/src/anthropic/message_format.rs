@@ -5,8 +5,7 @@
 
 use crate::dialect::ResponseFieldSet;
 use crate::json;
-use crate::openai::response_settings::NullMemberHandling;
-use crate::openai::response_settings::{ResponseSettings, TokenCounts};
+use crate::openai::response_settings::{NullMemberHandling, ResponseSettings, TokenCounts};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_service::ReplyChoice;
 use vllm_sim_service::generate::{OutputEndReason, StopReason};
@@ -31,45 +30,25 @@ impl CachedTokenReporting {
     }
 }
 
-/// Functions for rendering an Anthropic message as vLLM or llm-d-inference-sim does.
-pub(super) struct AnthropicMessageFormat {
-    pub(super) stop: fn(&mut String, AnthropicStopReasonInputs<'_>, NullMemberHandling),
-    pub(super) usage: fn(&mut String, TokenCounts, CachedTokenReporting),
-    /// Appends the usage object at the end of a stream of Anthropic message events.
-    pub(super) last_usage: fn(&mut String, TokenCounts, CachedTokenReporting),
-    /// The text of the `ping` event. It follows the start of a stream's first content block, but
-    /// precedes that start if the block is a tool call.
-    pub(super) ping: &'static str,
-}
-
-const VLLM_FORMAT: AnthropicMessageFormat = AnthropicMessageFormat {
-    stop: write_stop_members,
-    usage: write_usage,
-    last_usage: write_usage,
-    ping: "",
-};
-const LLMD_FORMAT: AnthropicMessageFormat = AnthropicMessageFormat {
-    stop: write_llmd_stop_members,
-    usage: write_llmd_usage,
-    last_usage: write_llmd_last_usage,
-    ping: "event: ping\ndata: {\"type\":\"ping\"}\n\n",
-};
-
-impl AnthropicMessageFormat {
-    pub(super) fn message_format_for_fields(fields: ResponseFieldSet) -> &'static Self {
-        match fields {
-            ResponseFieldSet::Full => &VLLM_FORMAT,
-            ResponseFieldSet::Short => &LLMD_FORMAT,
-        }
+/// Returns the text of the `ping` event. It follows the start of a stream's first content block, but
+/// precedes that start if the block is a tool call.
+pub(super) fn ping_event(fields: ResponseFieldSet) -> &'static str {
+    match fields {
+        ResponseFieldSet::Full => "",
+        ResponseFieldSet::Short => "event: ping\ndata: {\"type\":\"ping\"}\n\n",
     }
 }
 
-/// Appends the members `"stop_reason":…,"stop_sequence":…` of an Anthropic message, as vLLM does.
-fn write_stop_members(
+/// Appends the members `"stop_reason":…,"stop_sequence":…` of an Anthropic message.
+pub(super) fn write_stop_members(
     out: &mut String,
-    message: AnthropicStopReasonInputs<'_>,
+    fields: ResponseFieldSet,
+    message: &AnthropicStopReasonInputs<'_>,
     nulls: NullMemberHandling,
 ) {
+    if fields == ResponseFieldSet::Short {
+        return write_llmd_stop_members(out, message);
+    }
     let nulls = nulls == NullMemberHandling::Shown;
     let finish = &message.choice.script.finish;
     let (reason, sequence) = match (message.end, finish.reason, &finish.stop) {
@@ -95,9 +74,17 @@ fn write_stop_members(
     }
 }
 
-/// Appends the usage object of an Anthropic message, as vLLM does; `input_tokens` excludes cached
-/// tokens if they are reported separately.
-fn write_usage(out: &mut String, counts: TokenCounts, cache: CachedTokenReporting) {
+/// Appends the usage object of an Anthropic message; vLLM's `input_tokens` excludes cached tokens if
+/// they are reported separately.
+pub(super) fn write_usage(
+    out: &mut String,
+    fields: ResponseFieldSet,
+    counts: TokenCounts,
+    cache: CachedTokenReporting,
+) {
+    if fields == ResponseFieldSet::Short {
+        return write_llmd_usage(out, counts);
+    }
     let details = cache == CachedTokenReporting::Shown;
     let cached = if details { counts.cached + counts.created } else { 0 };
     json::write_member(out, "{\"input_tokens\":", counts.prompt_tokens.saturating_sub(cached));
@@ -111,11 +98,7 @@ fn write_usage(out: &mut String, counts: TokenCounts, cache: CachedTokenReportin
 
 /// Appends the members `"stop_reason":…,"stop_sequence":null` of an Anthropic message, as
 /// llm-d-inference-sim does.
-fn write_llmd_stop_members(
-    out: &mut String,
-    message: AnthropicStopReasonInputs<'_>,
-    _nulls: NullMemberHandling,
-) {
+fn write_llmd_stop_members(out: &mut String, message: &AnthropicStopReasonInputs<'_>) {
     let reason = match (message.end, message.choice.script.finish.reason) {
         (SequenceEndReason::Threshold, _)
         | (SequenceEndReason::Finished, OutputEndReason::Length) => "max_tokens",
@@ -128,7 +111,7 @@ fn write_llmd_stop_members(
 
 /// Appends the usage object of an Anthropic message as llm-d-inference-sim does: the whole prompt
 /// as input, and zero cached tokens.
-fn write_llmd_usage(out: &mut String, counts: TokenCounts, _cache: CachedTokenReporting) {
+fn write_llmd_usage(out: &mut String, counts: TokenCounts) {
     json::write_member(out, "{\"input_tokens\":", counts.prompt_tokens);
     out.push_str(
         ",\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":0,\"output_tokens\":",
@@ -137,7 +120,18 @@ fn write_llmd_usage(out: &mut String, counts: TokenCounts, _cache: CachedTokenRe
     out.push('}');
 }
 
-fn write_llmd_last_usage(out: &mut String, counts: TokenCounts, _cache: CachedTokenReporting) {
-    json::write_member(out, "{\"output_tokens\":", counts.completion);
-    out.push('}');
+/// Appends the usage object at the end of a stream of Anthropic message events.
+pub(super) fn write_last_usage(
+    out: &mut String,
+    fields: ResponseFieldSet,
+    counts: TokenCounts,
+    cache: CachedTokenReporting,
+) {
+    match fields {
+        ResponseFieldSet::Full => write_usage(out, fields, counts, cache),
+        ResponseFieldSet::Short => {
+            json::write_member(out, "{\"output_tokens\":", counts.completion);
+            out.push('}');
+        }
+    }
 }

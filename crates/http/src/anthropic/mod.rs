@@ -16,9 +16,8 @@ use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::Value;
 
-use self::message_format::AnthropicMessageFormat;
 use self::render::{AnthropicMessageStream, anthropic_error_event, anthropic_message_json};
-use super::app::App;
+use super::app::{App, AppState};
 use super::dialect::ApiEndpoint;
 use super::generation::{self, GenerationRequestBody};
 use super::{error, transfer};
@@ -49,7 +48,7 @@ impl GenerationRequestBody for MessagesRequest {
 }
 
 pub(super) async fn create_anthropic_message(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
@@ -61,7 +60,7 @@ pub(super) async fn create_anthropic_message(
 }
 
 pub(super) async fn count_message_tokens(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
@@ -105,15 +104,15 @@ async fn answer_message(
         match started.map_err(|refused| generation::with_stream_error_reporting(refused, late)) {
             Ok(started) => started,
             Err(RejectedRequest { error, late: Some(_) }) if stream => {
-                return Ok(failed_message_stream(app, &error));
+                let event = anthropic_error_event(&error, app.rules.limits.version);
+                return Ok(stream::event_stream_response(Body::from(event)));
             }
             Err(refused) => return Err(refused.error),
         };
     chat.call_ids = dialect.id_format().tool_call_ids("toolu_");
-    let form =
-        AnthropicMessageFormat::message_format_for_fields(dialect.properties().response_field_set);
+    let fields = dialect.properties().response_field_set;
     if stream {
-        let render = AnthropicMessageStream::new(chat, form, reply.prompt_token_count());
+        let render = AnthropicMessageStream::new(chat, fields, reply.prompt_token_count());
         return Ok(stream::stream_reply_without_keep_alive(app, received, reply, render).await);
     }
     let body = generation::render_finished_reply(reply, move |reply| {
@@ -121,13 +120,8 @@ async fn answer_message(
         let called =
             !chat.tool_calls_in_released_tokens(choice, choice.released_tokens()).is_empty();
         chat.count_tool_parser_run(ToolParserMode::NonStreaming, called);
-        anthropic_message_json(&chat, form, reply)
+        anthropic_message_json(&chat, fields, reply)
     })
     .await?;
     Ok(generation::json_response_with_load_header(app, &received.headers, body))
-}
-
-fn failed_message_stream(app: &App, fault: &Fault) -> Response<Body> {
-    let event = anthropic_error_event(fault, app.rules.limits.version);
-    stream::event_stream_response(Body::from(event))
 }

@@ -4,13 +4,14 @@
 //! `message_stream_converter`.
 
 use super::message_format::{
-    AnthropicMessageFormat, AnthropicStopReasonInputs, CachedTokenReporting,
+    AnthropicStopReasonInputs, CachedTokenReporting, ping_event, write_last_usage,
+    write_stop_members, write_usage,
 };
+use crate::dialect::ResponseFieldSet;
 use crate::error;
 use crate::json;
 use crate::openai::chat_stream::ChatRenderer;
-use crate::openai::response_settings::NullMemberHandling;
-use crate::openai::response_settings::{TokenCounts, end_reason_of_choice};
+use crate::openai::response_settings::{NullMemberHandling, TokenCounts, end_reason_of_choice};
 use crate::stream::{StreamRenderer, for_each_output_channel_text};
 use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::generate::OutputChannel;
@@ -32,7 +33,7 @@ fn random_signature() -> String {
 /// Returns the JSON body of a finished Anthropic message.
 pub(super) fn anthropic_message_json(
     chat: &ChatRenderer,
-    form: &AnthropicMessageFormat,
+    fields: ResponseFieldSet,
     reply: &Reply,
 ) -> String {
     let view = &chat.view;
@@ -77,16 +78,13 @@ pub(super) fn anthropic_message_json(
         end: end_reason_of_choice(choice),
         called: !calls.is_empty(),
     };
-    (form.stop)(&mut out, end, NullMemberHandling::LeftOut);
+    write_stop_members(&mut out, fields, &end, NullMemberHandling::LeftOut);
     if out.len() == before + 1 {
         out.pop();
     }
     out.push_str(",\"usage\":");
-    (form.usage)(
-        &mut out,
-        TokenCounts::count_reply_tokens(reply),
-        CachedTokenReporting::from_response_settings(view),
-    );
+    let cache = CachedTokenReporting::from_response_settings(view);
+    write_usage(&mut out, fields, TokenCounts::count_reply_tokens(reply), cache);
     end_with_kv_transfer_params(&mut out, chat);
     out
 }
@@ -122,7 +120,7 @@ enum OpenBlock {
 
 pub(super) struct AnthropicMessageStream {
     chat: Box<ChatRenderer>,
-    form: &'static AnthropicMessageFormat,
+    fields: ResponseFieldSet,
     prompt: u32,
     index: usize,
     open: Option<OpenBlock>,
@@ -130,12 +128,8 @@ pub(super) struct AnthropicMessageStream {
 }
 
 impl AnthropicMessageStream {
-    pub(super) fn new(
-        chat: Box<ChatRenderer>,
-        form: &'static AnthropicMessageFormat,
-        prompt: u32,
-    ) -> Self {
-        Self { chat, form, prompt, index: 0, open: None, called: false }
+    pub(super) fn new(chat: Box<ChatRenderer>, fields: ResponseFieldSet, prompt: u32) -> Self {
+        Self { chat, fields, prompt, index: 0, open: None, called: false }
     }
 
     fn write_message_start(&self, out: &mut String) {
@@ -148,7 +142,7 @@ impl AnthropicMessageStream {
         json::write_json_string(out, &view.model);
         out.push_str(",\"stop_reason\":null,\"stop_sequence\":null,\"usage\":");
         let counts = TokenCounts { prompt_tokens: self.prompt, ..TokenCounts::default() };
-        (self.form.usage)(out, counts, CachedTokenReporting::LeftOut);
+        write_usage(out, self.fields, counts, CachedTokenReporting::LeftOut);
         out.push_str("}}\n\n");
     }
 
@@ -161,7 +155,7 @@ impl AnthropicMessageStream {
         self.stop_block(out);
         self.open = Some(block);
         let calls = matches!(block, OpenBlock::Tool(_));
-        let ping = if self.index == 0 { self.form.ping } else { "" };
+        let ping = if self.index == 0 { ping_event(self.fields) } else { "" };
         if calls {
             out.push_str(ping);
         }
@@ -276,10 +270,10 @@ impl StreamRenderer for AnthropicMessageStream {
             end: end_reason_of_choice(choice),
             called: self.called,
         };
-        (self.form.stop)(out, end, NullMemberHandling::Shown);
+        write_stop_members(out, self.fields, &end, NullMemberHandling::Shown);
         out.push_str("},\"usage\":");
         let cache = CachedTokenReporting::from_response_settings(&self.chat.view);
-        (self.form.last_usage)(out, TokenCounts::count_reply_tokens(reply), cache);
+        write_last_usage(out, self.fields, TokenCounts::count_reply_tokens(reply), cache);
         out.push_str("}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
     }
 }

@@ -13,15 +13,14 @@ mod render;
 
 use std::sync::Arc;
 
-use axum::body::{Body, Bytes};
+use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{Response, StatusCode};
+use axum::http::StatusCode;
 use sha2::{Digest, Sha256};
 
-use super::app::App;
+use super::app::{App, AppState};
 use super::body::RawRequest;
-use super::error;
-use super::error::HandlerResult;
+use super::error::{self, HandlerResult};
 use super::generation::{self, request_error_fault};
 use super::request_head::request_id;
 use crate::stream;
@@ -54,14 +53,14 @@ const CLIP_OVERLAP_SECONDS: f64 = 1.0;
 const DETECTED_LANGUAGE: &str = "en";
 
 pub(crate) async fn create_transcription(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     received: RawRequest,
 ) -> HandlerResult {
     answer_speech(&app, &received, SpeechTask::Transcribe).await
 }
 
 pub(crate) async fn create_translation(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     received: RawRequest,
 ) -> HandlerResult {
     answer_speech(&app, &received, SpeechTask::Translate).await
@@ -127,16 +126,14 @@ async fn answer_speech(app: &Arc<App>, received: &RawRequest, task: SpeechTask) 
     if stream {
         let frames = encoder_frame_count(app, transcript.seconds);
         let mut render = TranscriptStream::new(transcript, &request, &reply.prompts, frames);
-        if app.settings.answers.force_include_usage {
-            render = render.with_usage_included();
-        }
+        render.include_usage |= app.settings.answers.force_include_usage;
         return Ok(stream::stream_reply(app, received, reply, render, 1).await);
     }
     let body = generation::render_finished_reply(reply, move |reply| {
         transcript.transcript_body_json(reply)
     })
     .await??;
-    Ok(speech_response(body))
+    Ok(error::json_response(StatusCode::OK, body))
 }
 
 /// Runs the checks of a speech request that precede the model lookup.
@@ -176,10 +173,6 @@ async fn detect_language(
         true => Err(error::engine_failure_fault()),
         false => Ok(()),
     }
-}
-
-fn speech_response(body: String) -> Response<Body> {
-    error::json_response(StatusCode::OK, body)
 }
 
 /// Checks that an uploaded audio file is not too large.

@@ -28,7 +28,7 @@ use super::{
     PROMPT_TOKENS_PER_SECOND, SPEECH_TOKENS_PER_SECOND, special_token_id,
     start_speech_to_text_generation,
 };
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::error;
 use crate::generation;
 use crate::request_head::new_random_hex_id;
@@ -67,7 +67,7 @@ const PYTHON_BASE64: GeneralPurpose = GeneralPurpose::new(
 
 /// Handles the WebSocket upgrade of `/v1/realtime`; any other request gets a 404.
 pub(crate) async fn open_realtime_websocket(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
 ) -> Response<Body> {
     let Ok(upgrade) = upgrade else {

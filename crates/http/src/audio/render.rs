@@ -89,8 +89,8 @@ impl Transcript {
     }
 
     fn write_usage(&self, out: &mut String) {
-        out.push_str(",\"usage\":{\"type\":\"duration\",\"seconds\":");
-        json::write_json_int(out, self.seconds.ceil() as u64);
+        let seconds = self.seconds.ceil() as u64;
+        json::write_member(out, ",\"usage\":{\"type\":\"duration\",\"seconds\":", seconds);
         out.push('}');
     }
 
@@ -99,11 +99,8 @@ impl Transcript {
         let mut out = String::from("{\"duration\":");
         json::write_python_float(&mut out, self.seconds);
         json::write_member(&mut out, ",\"language\":", self.language.as_deref());
-        out.push_str(",\"text\":");
-        json::write_json_string(
-            &mut out,
-            &self.join_clip_texts(segments.iter().map(|s| s.text.as_str())),
-        );
+        let text = self.join_clip_texts(segments.iter().map(|s| s.text.as_str()));
+        json::write_member(&mut out, ",\"text\":", &text);
         out.push_str(",\"segments\":[");
         for (index, segment) in segments.iter().enumerate() {
             if index > 0 {
@@ -139,11 +136,8 @@ impl Transcript {
         }
         let mut out = String::from("{\"task\":\"transcribe\",\"duration\":");
         json::write_python_float(&mut out, self.seconds);
-        out.push_str(",\"text\":");
-        json::write_json_string(
-            &mut out,
-            &self.join_clip_texts(segments.iter().map(|s| s.text.trim())),
-        );
+        let text = self.join_clip_texts(segments.iter().map(|s| s.text.trim()));
+        json::write_member(&mut out, ",\"text\":", &text);
         out.push_str(",\"segments\":[");
         for (index, segment) in segments.iter().enumerate() {
             if index > 0 {
@@ -220,7 +214,8 @@ fn compression_ratio(text: &str) -> f64 {
 pub(super) struct TranscriptStream {
     head: String,
     separator: &'static str,
-    include_usage: bool,
+    /// Whether the stream ends with the usage.
+    pub(super) include_usage: bool,
     continuous_usage: bool,
     /// Number of prompt tokens of each audio clip; `usage` reports these tokens plus the
     /// `encoder_frames`.
@@ -254,9 +249,8 @@ impl TranscriptStream {
         };
         let mut head = String::from("data: {\"id\":");
         json::write_json_string(&mut head, &transcript.id);
-        head.push_str(",\"object\":\"");
-        head.push_str(object);
-        json::write_member(&mut head, "\",\"created\":", transcript.created);
+        json::write_member(&mut head, ",\"object\":", object);
+        json::write_member(&mut head, ",\"created\":", transcript.created);
         json::write_member(&mut head, ",\"model\":", &transcript.model);
         head.push_str(",\"choices\":[");
         Self {
@@ -271,11 +265,6 @@ impl TranscriptStream {
             completion: 0,
             pending: vec![PendingClipText::default(); transcript.clips.len()],
         }
-    }
-
-    /// Returns the transcript stream with usage at its end, even if the client did not request it.
-    pub(super) fn with_usage_included(self) -> Self {
-        Self { include_usage: true, ..self }
     }
 
     fn write_usage(&self, out: &mut String) {

@@ -1,13 +1,11 @@
 //! `GET /dashboard/cache`: usage of the KV blocks of each data-parallel rank.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::Response;
 use serde_json::{Value, json};
 
-use crate::app::App;
+use crate::app::AppState;
 use crate::error::ok_json_response;
 use vllm_sim_engine::KvBlockUsage;
 use vllm_sim_engine::driver::LiveEngine;
@@ -17,7 +15,7 @@ const MAX_MAP_CELLS: u32 = 240;
 
 /// Returns the numbers of used, cached and unused KV blocks of each data-parallel rank, in total
 /// and by map cell.
-pub(crate) async fn get_kv_blocks(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn get_kv_blocks(State(app): AppState) -> Response<Body> {
     let (first, _) = app.settings.parallel.local_ranks;
     let ranks = app.service.rank_engines().iter().zip(first..);
     let ranks: Vec<Value> = ranks.map(|(engine, rank)| rank_blocks_json(engine, rank)).collect();

@@ -1,14 +1,12 @@
 //! `GET /dashboard/drills`: recent scenario phases and changed settings, with their times.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Response};
 use serde_json::json;
 
 use crate::admin;
-use crate::app::App;
+use crate::app::AppState;
 use crate::error::ok_json_response;
 use vllm_sim_engine::driver::unix_now_secs;
 
@@ -17,7 +15,7 @@ use vllm_sim_engine::driver::unix_now_secs;
 ///
 /// Values of settings need the same permission as `/admin/config`.
 pub(crate) async fn list_chart_annotations(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     headers: HeaderMap,
 ) -> Response<Body> {
     let values = admin::setting_value_visibility(&app, &headers);

@@ -1,6 +1,6 @@
 //! `GET /dashboard/history`: the last two minutes of the metrics that the dashboard draws.
 
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
 use axum::body::Body;
@@ -9,7 +9,7 @@ use axum::http::Response;
 use serde_json::json;
 use tokio::time::{MissedTickBehavior, interval};
 
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::error::ok_json_response;
 use vllm_sim_engine::driver::unix_now_secs;
 
@@ -40,7 +40,7 @@ pub async fn sample_metrics_periodically(app: Weak<App>) {
 
 /// Handles `GET /dashboard/history`: returns the current Unix time and the metric samples, oldest
 /// first.
-pub(crate) async fn get_metric_history(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn get_metric_history(State(app): AppState) -> Response<Body> {
     app.records.metrics.history_request_notifier().notify_one();
     let samples = app.records.metrics.metrics_samples();
     ok_json_response(&json!({"now": unix_now_secs(), "samples": samples}))

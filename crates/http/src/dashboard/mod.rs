@@ -11,13 +11,11 @@ pub(super) mod requests;
 pub(super) mod scenarios;
 pub(super) mod trace;
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::Response;
 
-use super::app::App;
+use super::app::AppState;
 use super::html_page::html_page_response;
 use crate::error::ok_json_response;
 
@@ -35,7 +33,7 @@ const PAGE_SCRIPT: &str = concat!(
     include_str!("page.js"),
 );
 
-pub(super) async fn get_dashboard_page(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn get_dashboard_page(State(app): AppState) -> Response<Body> {
     let page = DashboardPage {
         control: app.settings.server.dashboard.control,
         config: app.settings.is_administered,
@@ -50,7 +48,7 @@ pub(super) async fn get_dashboard_page(State(app): State<Arc<App>>) -> Response<
 ///
 /// They are computed from single values, while `/metrics` has only histogram buckets. The body is
 /// `null` with fake metrics.
-pub(super) async fn get_latency_percentiles(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn get_latency_percentiles(State(app): AppState) -> Response<Body> {
     let recent = serde_json::json!(app.metrics.recent_latencies());
     ok_json_response(&recent)
 }

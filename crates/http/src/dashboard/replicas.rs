@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::admin;
 use crate::annotations::{SettingValueVisibility, settings_json};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::error::ok_json_response;
 
 pub(super) fn has_other_replicas(app: &App) -> bool {
@@ -20,7 +20,7 @@ pub(super) fn has_other_replicas(app: &App) -> bool {
 
 /// Handles `GET /dashboard/summary`: returns the state of this server.
 pub(crate) async fn get_dashboard_summary(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     headers: HeaderMap,
 ) -> Response<Body> {
     ok_json_response(&replica_state_json(&app, admin::setting_value_visibility(&app, &headers)))
@@ -28,10 +28,7 @@ pub(crate) async fn get_dashboard_summary(
 
 /// Handles `GET /dashboard/replicas`: returns the states of this server, of the other servers of
 /// this process, and of `--dashboard-peers`, in this order.
-pub(crate) async fn list_replicas(
-    State(app): State<Arc<App>>,
-    headers: HeaderMap,
-) -> Response<Body> {
+pub(crate) async fn list_replicas(State(app): AppState, headers: HeaderMap) -> Response<Body> {
     let values = admin::setting_value_visibility(&app, &headers);
     let own = |app: &Arc<App>| {
         let root = &app.settings.server.root_path;

@@ -1,15 +1,13 @@
 //! `GET /dashboard/requests`: the sequences in the engines and their phases, such as waiting or
 //! running.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, Response};
 use serde_json::{Map, Value, json};
 
 use crate::admin;
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::error::ok_json_response;
 use vllm_sim_engine::driver::{LiveSequenceSnapshot, SequencePhase};
 
@@ -21,10 +19,7 @@ const MAX_LISTED_REQUESTS: usize = 200;
 ///
 /// A request of several choices has one sequence per choice. With a key of operators the list needs
 /// the key; the counts do not.
-pub(crate) async fn list_sequences(
-    State(app): State<Arc<App>>,
-    headers: HeaderMap,
-) -> Response<Body> {
+pub(crate) async fn list_sequences(State(app): AppState, headers: HeaderMap) -> Response<Body> {
     let most = match admin::check_admin_key(&app, &headers) {
         Ok(()) => MAX_LISTED_REQUESTS,
         Err(_) => 0,

@@ -1,23 +1,15 @@
 //! `GET /dashboard/trace`: the newest requests and steps as a trace for Perfetto and Chrome.
 
-use std::sync::Arc;
-
 use axum::body::Body;
-use axum::extract::State;
-use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, header};
+use axum::http::{HeaderValue, Response, StatusCode, header};
 
-use crate::admin;
-use crate::app::App;
+use crate::admin::AdminAccess;
 use crate::error::{self, HandlerResult};
 use vllm_sim_service::run_blocking;
 
 /// Handles `GET /dashboard/trace`: returns the trace of recent requests as a file. Clients need the
 /// same permission as for `/admin/config`, because the trace contains request ids.
-pub(crate) async fn download_request_trace(
-    State(app): State<Arc<App>>,
-    headers: HeaderMap,
-) -> HandlerResult {
-    admin::check_admin_key(&app, &headers)?;
+pub(crate) async fn download_request_trace(AdminAccess(app): AdminAccess) -> HandlerResult {
     app.records.trace.start_or_extend_trace_recording(app.service.rank_engines());
     let reader = app.clone();
     let trace = run_blocking(async move { reader.records.trace.recorded_trace_json() }).await;

@@ -13,11 +13,10 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Response, StatusCode};
 use serde_json::{Value, json};
 
-use super::error;
 use super::openai::responses::ids::OutputItemIds;
 use super::request_head::{ToolCallIds, new_random_hex_id, request_id};
 use super::transfer::params::KvTransferParams;
-use crate::error::ok_json_response;
+use crate::error::{self, ok_json_response};
 use vllm_sim_service::LoraAdapter;
 use vllm_sim_service::PrefillHandoff;
 use vllm_sim_service::dialect::{ServerDialect, VllmDialect};

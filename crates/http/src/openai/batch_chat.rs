@@ -2,13 +2,11 @@
 //!
 //! Source: `vllm/entrypoints/openai/chat_completion/batch_serving.py`.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use serde_json::Value;
 
 use super::chat;
-use crate::app::App;
+use crate::app::AppState;
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
 use crate::generation::{self, GenerationRequestBody as _};
@@ -25,7 +23,7 @@ use vllm_sim_wire::openai::chat::ChatRequest;
 const MAX_CONVERSATIONS: usize = 1024;
 
 pub(crate) async fn create_batch_chat(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let (app, value) = (&app, received.parse_dialect_json(&app)?);

@@ -8,7 +8,7 @@ use serde_json::Value;
 use super::completion_render::{CompletionResponseSettings, CompletionStream, EchoedPrompt};
 use super::logprobs;
 use super::response_settings::ResponseSettings;
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::dialect::ApiEndpoint;
 use crate::error::HandlerResult;
@@ -47,7 +47,7 @@ impl GenerationRequestBody for CompletionRequest {
 }
 
 pub(crate) async fn create_completion(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let bounds = &app.rules.defaults.bounds;

@@ -258,7 +258,7 @@ impl StreamRenderer for CompletionStream {
             }
         }
         if let Some(lists) = &lists {
-            self.so_far[choice.index].1 = lists.next_text_offset();
+            self.so_far[choice.index].1 = lists.offset;
         }
         self.write_chunk(out, choice, tokens, &text, lists.as_ref(), &ids);
     }

@@ -229,16 +229,13 @@ pub(super) struct CompletionLogprobs {
     tokens: String,
     tops: String,
     count: usize,
-    offset: usize,
+    /// Offset in the output text of the next token.
+    pub(super) offset: usize,
 }
 
 impl CompletionLogprobs {
     pub(super) fn with_text_offset(offset: usize) -> Self {
         Self { offset, ..Self::default() }
-    }
-
-    pub(super) fn next_text_offset(&self) -> usize {
-        self.offset
     }
 
     /// Adds the first token of an echoed prompt to the lists of log probabilities; this token has

@@ -1,7 +1,6 @@
 //! `POST /classify`: class probabilities of texts, from a simulated classifier.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 use axum::extract::State;
 
@@ -10,7 +9,7 @@ use super::{
     count_in_flight, count_inputs, list_head_json, list_tail_json, pooling_request_id, rows,
     tokenize_inputs, vector,
 };
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
 use crate::json;
@@ -19,7 +18,7 @@ use vllm_sim_wire::vllm::pooling::PoolingRequest;
 
 /// Handles `POST /classify`: returns class probabilities, which are equal for equal inputs.
 pub(crate) async fn create_classification(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;

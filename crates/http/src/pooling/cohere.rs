@@ -3,7 +3,6 @@
 //! Source: vLLM 0.33 `entrypoints/pooling/embed/{io_processor,serving,protocol}.py`.
 
 use std::fmt::Write as _;
-use std::sync::Arc;
 
 use axum::extract::State;
 use base64::Engine as _;
@@ -15,7 +14,7 @@ use super::{
     TokenizedInputs, count_in_flight, count_inputs, pooling_model_name, pooling_request_id, rows,
     tokenize_inputs, vector,
 };
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
 use crate::json;
@@ -26,7 +25,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::PoolingRequest;
 
 pub(crate) async fn create_cohere_embeddings(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;

@@ -17,7 +17,7 @@ use super::{
     NO_IO_PLUGIN_MESSAGE, count_in_flight, count_inputs, list_head_json, list_tail_json,
     pooling_request_id, rows, tokenize_inputs, usage_json, vector,
 };
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::dialect::ApiEndpoint;
 use crate::error::HandlerResult;
@@ -55,7 +55,7 @@ const POOLING_ROUTE: PoolingRoute = PoolingRoute {
 };
 
 pub(crate) async fn create_embeddings(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let text = received.raw_body_for_schema_check(&app);
@@ -73,7 +73,7 @@ pub(crate) async fn create_embeddings(
 }
 
 pub(crate) async fn create_pooling(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;

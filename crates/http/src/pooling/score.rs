@@ -2,17 +2,14 @@
 //!
 //! Source: vLLM 0.33 `entrypoints/pooling/scoring/{io_processor,utils,serving}.py`.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use serde_json::{Value, json};
 
 use super::tokenize::{TokenizeParams, check_pooling_request, encode_text};
 use super::{count_in_flight, pooling_request_id, usage_json, vector};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
-use crate::error::HandlerResult;
-use crate::error::ok_json_response;
+use crate::error::{HandlerResult, ok_json_response};
 use vllm_sim_config::ModelTask;
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_service::prompt::PromptTruncation;
@@ -23,10 +20,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::pooling::{PoolingInput, PoolingRequest};
 
 /// Handles `POST /score`: returns the similarity of one text to many, or of pairs of texts.
-pub(crate) async fn create_score(
-    State(app): State<Arc<App>>,
-    mut received: RawRequest,
-) -> HandlerResult {
+pub(crate) async fn create_score(State(app): AppState, mut received: RawRequest) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
     const TEXT_MEMBERS: &[&str] =
         &["text_1", "text_2", "data_1", "data_2", "queries", "documents", "items"];
@@ -55,10 +49,7 @@ pub(crate) async fn create_score(
 }
 
 /// Handles `POST /rerank`: returns the documents sorted by descending score for a query.
-pub(crate) async fn create_rerank(
-    State(app): State<Arc<App>>,
-    mut received: RawRequest,
-) -> HandlerResult {
+pub(crate) async fn create_rerank(State(app): AppState, mut received: RawRequest) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
     let request = PoolingRequest::parse_rerank_request(&value)?;
     let model = check_pooling_request(&app, &received, &request, &["query", "documents"])?;

@@ -3,8 +3,6 @@
 //! Source: SGLang 0.5.23 `http_server.py`; `managers/scheduler.py`
 //! (`attach_hicache_storage_wrapped`, `clear_hicache_storage_wrapped`, `_hicache_l3_layout`).
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, StatusCode};
@@ -12,7 +10,7 @@ use serde_json::json;
 
 use super::errors::SglangResult;
 use super::{control, endpoint, errors};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::error::ok_json_response;
 use vllm_sim_wire::sglang::server_control::{AttachCacheStorageRequest, Struct};
@@ -26,22 +24,21 @@ fn missing_admin_key_response(app: &App) -> Option<Response<Body>> {
 }
 
 /// Handles `GET /hicache/storage-backend`: no backend is attached.
-pub(super) async fn get_cache_storage(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn get_cache_storage(State(app): AppState) -> Response<Body> {
     if let Some(refusal) = missing_admin_key_response(&app) {
         return refusal;
     }
-    let body = json!({
+    ok_json_response(&json!({
         "hicache_storage_backend": null,
         "hicache_storage_backend_extra_config": null,
         "hicache_storage_prefetch_policy": "timeout",
         "hicache_write_policy": "write_through",
-    });
-    ok_json_response(&body)
+    }))
 }
 
 /// Handles `PUT /hicache/storage-backend`, which a server without hierarchical cache refuses.
 pub(super) async fn attach_cache_storage(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     received: RawRequest,
 ) -> SglangResult {
     let at = &endpoint::ATTACH_CACHE_STORAGE;
@@ -54,7 +51,7 @@ pub(super) async fn attach_cache_storage(
 }
 
 /// Handles `DELETE /hicache/storage-backend`, which a server without hierarchical cache refuses.
-pub(super) async fn detach_cache_storage(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn detach_cache_storage(State(app): AppState) -> Response<Body> {
     missing_admin_key_response(&app).unwrap_or_else(|| {
         let text =
             "Failed to detach HiCache storage backend.\nHierarchical cache is not enabled.\n";
@@ -70,13 +67,12 @@ pub(super) async fn clear_cache_storage() -> Response<Body> {
 }
 
 /// Handles `GET /get_hicache_l3_cache_layout`: there is no cache in storage.
-pub(super) async fn get_cache_storage_layout(State(app): State<Arc<App>>) -> Response<Body> {
-    let body = json!({
+pub(super) async fn get_cache_storage_layout(State(app): AppState) -> Response<Body> {
+    ok_json_response(&json!({
         "enabled": false,
         "backend": null,
         "page_size": app.settings.cache.block_size,
         "hicache_object_layout": {"pools": []},
         "reason": "Hierarchical cache is disabled",
-    });
-    ok_json_response(&body)
+    }))
 }

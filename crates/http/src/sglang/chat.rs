@@ -8,16 +8,16 @@ use serde_json::Value;
 use super::chat_render::{ChatStream, SglangChatFormat};
 use super::disaggregation::PrefillBootstrapTarget;
 use super::errors::SglangResult;
-use super::meta::MetaInfoSettings;
+use super::meta::LogprobOptions;
 use super::request::{
-    self, LogprobOptions, SglangGenerationRequest, first_element_or_self, given_or_new_request_id,
+    self, SglangGenerationRequest, StartedSglangGeneration, first_element_or_self,
+    given_or_new_request_id,
 };
 use super::usage::{EndedRequestCounter, UsageSettings};
 use super::{endpoint, errors};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::generation;
-use crate::openai::response_settings::ResponseSettings;
 use crate::openai::{chat, logprobs};
 use crate::stream;
 use vllm_sim_service::prompt::PromptSource;
@@ -26,7 +26,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallRendering};
 use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
 
-pub(super) async fn create_chat(State(app): State<Arc<App>>, received: RawRequest) -> SglangResult {
+pub(super) async fn create_chat(State(app): AppState, received: RawRequest) -> SglangResult {
     let body = endpoint::parse_body_or_fault(&received, &endpoint::CHAT_COMPLETIONS)?;
     // SGLang's first validator expects an object.
     if body.as_ref().is_some_and(|body| !body.is_object()) {
@@ -100,9 +100,12 @@ pub(super) async fn start_chat(
     };
     let model = Some(request.model.as_str());
     let lora = request::resolve_model(app, received, model, request.lora_path.as_ref())?;
-    let structured = sampling.is_structured_output();
     let id = given_or_new_request_id(app, request.single_request_id()?)?;
     let hides_output = sampling.max_new_tokens() == Some(0);
+    let members = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
+    let prefill_rank = request.disagg_prefill_dp_rank;
+    let target =
+        PrefillBootstrapTarget::from_request_body(members, prefill_rank, &received.headers, 0)?;
     let generation = SglangGenerationRequest {
         id: id.clone(),
         tools: chat::requested_tools(&chat),
@@ -114,19 +117,14 @@ pub(super) async fn start_chat(
         rank,
         priority: request.priority,
         cache_salt: request::cache_salt(request.cache_salt.as_ref().map(first_element_or_self)),
+        stream: request.stream,
+        target,
         ..SglangGenerationRequest::default()
     };
-    let bootstrap = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
-    let bootstrap = bootstrap.map(Option::as_ref);
-    let prefill_rank = request.disagg_prefill_dp_rank;
-    let target =
-        PrefillBootstrapTarget::from_request_body(bootstrap, prefill_rank, &received.headers, 0)?;
-    let started = request::start_sglang_generation(app, received, lora, generation, &target).await;
-    let (reply, job) = started.map_err(|refused| text_only_fault(refused, request))?;
-    let shows_prompt = request.return_prompt_token_ids || request.return_token_ids;
-    let shape = ResponseSettings::new(app, &job);
-    let mut meta = MetaInfoSettings::new(app, &job, shape, logprobs, rank);
-    if shows_prompt {
+    let started = request::start_sglang_generation(app, received, lora, generation).await;
+    let StartedSglangGeneration { reply, job, mut meta, counter } =
+        started.map_err(|refused| text_only_fault(refused, request))?;
+    if request.return_prompt_token_ids || request.return_token_ids {
         meta.store_prompt_token_ids(&job);
     }
     meta.texts = true;
@@ -138,8 +136,6 @@ pub(super) async fn start_chat(
     );
     format.hides_output = hides_output;
     format.parses_calls = calls == ToolCallRendering::Parsed && chat.tools.is_some();
-    let mut counter = EndedRequestCounter::new(app, request.stream);
-    counter.structured = structured;
     Ok(StartedChatGeneration { reply, format, counter })
 }
 

@@ -8,9 +8,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use super::errors;
-use super::meta::{MetaInfoSettings, finish_type_and_matched_stop, sglang_finish_reason_json};
+use super::meta::{
+    MetaInfoSettings, finish_type_and_matched_stop, most_likely_tokens, sglang_finish_reason_json,
+};
 use super::usage::{EndedRequestCounter, UsageSettings, prompt_only_usage_json};
-use crate::error;
 use crate::openai::logprobs::TokenLogprob;
 use crate::openai::response_settings::end_reason_of_choice;
 use crate::stream::StreamRenderer;
@@ -202,9 +203,8 @@ impl SglangChatFormat {
         let content = tokens.map(|(position, token)| {
             let entries = self.meta.shape.token_logprobs_at(choice, position, token.id, top);
             let mut shown = entry(&entries[0]);
-            let mut sorted: Vec<_> = entries.iter().collect();
-            sorted.sort_by_key(|entry| entry.rank);
-            shown["top_logprobs"] = sorted.into_iter().take(top as usize).map(entry).collect();
+            shown["top_logprobs"] =
+                most_likely_tokens(&entries, top).into_iter().map(entry).collect();
             shown
         });
         json!({"content": content.collect::<Vec<_>>()})
@@ -274,14 +274,8 @@ impl ChatStream {
 
     /// Appends a chat stream chunk with the given delta of the chat message.
     fn write_delta(&self, out: &mut String, index: usize, delta: &Value, logprobs: Value) {
-        let choice = json!([{
-            "index": index,
-            "delta": delta,
-            "logprobs": logprobs,
-            "finish_reason": null,
-            "matched_stop": null,
-        }]);
-        self.write_chunk(out, choice, self.chunk_usage(index));
+        let choices = chunk_choices(index, delta, logprobs, NOT_ENDED);
+        self.write_chunk(out, choices, self.chunk_usage(index));
     }
 
     /// Appends a chat stream chunk whose delta is text of the chat message.
@@ -290,13 +284,8 @@ impl ChatStream {
             let delta = json!({"reasoning_content": null, "content": text});
             return self.write_delta(out, index, &delta, logprobs);
         }
-        let choices = json!([{
-            "index": index,
-            "delta": {"role": null, "content": text, "reasoning_content": null},
-            "logprobs": logprobs,
-            "finish_reason": null,
-            "matched_stop": null,
-        }]);
+        let delta = json!({"role": null, "content": text, "reasoning_content": null});
+        let choices = chunk_choices(index, &delta, logprobs, NOT_ENDED);
         let usage = self.chunk_usage(index).unwrap_or(Value::Null);
         self.write_chunk(out, choices, Some(usage));
     }
@@ -316,18 +305,10 @@ impl ChatStream {
                 "type": "function",
                 "function": {"name": name, "arguments": arguments},
             });
-            json!([{
-                "index": index,
-                "delta": {
-                    "role": null,
-                    "content": null,
-                    "reasoning_content": null,
-                    "tool_calls": [call],
-                },
-                "logprobs": null,
-                "finish_reason": null,
-                "matched_stop": null,
-            }])
+            let delta = json!({
+                "role": null, "content": null, "reasoning_content": null, "tool_calls": [call],
+            });
+            chunk_choices(index, &delta, Value::Null, NOT_ENDED)
         };
         // Chunks with calls always have the member, unlike those with text.
         let usage = Some(self.chunk_usage(index).unwrap_or(Value::Null));
@@ -375,20 +356,28 @@ impl ChatStream {
     }
 }
 
+/// Finish reason and matched stop condition of a choice that has not ended.
+const NOT_ENDED: (Value, Value) = (Value::Null, Value::Null);
+
+/// Returns the choices of a chunk: the one choice that the chunk extends.
+fn chunk_choices(index: usize, delta: &Value, logprobs: Value, end: (Value, Value)) -> Value {
+    let (reason, matched) = end;
+    json!([{
+        "index": index,
+        "delta": delta,
+        "logprobs": logprobs,
+        "finish_reason": reason,
+        "matched_stop": matched,
+    }])
+}
+
 impl StreamRenderer for ChatStream {
     fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, tokens: u32) {
         let index = choice.index;
         let before = self.choices[index].tokens;
         if choice.sent == tokens || before == 0 && choice.sent_end.is_some() {
             let delta = json!({"reasoning_content": null, "role": "assistant", "content": ""});
-            let choice = json!([{
-                "index": index,
-                "delta": delta,
-                "logprobs": null,
-                "finish_reason": null,
-                "matched_stop": null,
-            }]);
-            self.write_chunk(out, choice, None);
+            self.write_chunk(out, chunk_choices(index, &delta, Value::Null, NOT_ENDED), None);
         }
         let delta = self.collect_delta(choice, tokens);
         let now = self.choices[index].tokens;
@@ -420,15 +409,9 @@ impl StreamRenderer for ChatStream {
 
     fn write_closing(&mut self, out: &mut String, reply: &Reply) {
         for (index, progress) in self.choices.iter().enumerate() {
-            let (reason, matched) = progress.end.clone().unwrap_or_default();
-            let choice = json!([{
-                "index": index,
-                "delta": {"reasoning_content": null},
-                "logprobs": null,
-                "finish_reason": reason,
-                "matched_stop": matched,
-            }]);
-            self.write_chunk(out, choice, None);
+            let end = progress.end.clone().unwrap_or(NOT_ENDED);
+            let delta = json!({"reasoning_content": null});
+            self.write_chunk(out, chunk_choices(index, &delta, Value::Null, end), None);
         }
         if self.format.usage.include {
             let usage = self.format.reply_usage(reply);
@@ -439,8 +422,7 @@ impl StreamRenderer for ChatStream {
     }
 
     fn write_failure(&mut self, out: &mut String) -> bool {
-        out.push_str(&errors::stream_error_event(&error::engine_failure_fault()));
-        out.push_str("data: [DONE]\n\n");
+        out.push_str(&errors::engine_failure_events());
         true
     }
 }

@@ -1,23 +1,21 @@
 //! `POST /v1/completions` of an SGLang server.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 
 use super::completion_render::{CompletionFormat, CompletionStream};
 use super::disaggregation::PrefillBootstrapTarget;
 use super::errors::SglangResult;
-use super::meta::MetaInfoSettings;
+use super::meta::LogprobOptions;
 use super::request::{
-    self, LogprobOptions, SglangGenerationRequest, first_element_or_self, given_or_new_request_id,
+    self, SglangGenerationRequest, StartedSglangGeneration, first_element_or_self,
+    given_or_new_request_id,
 };
-use super::usage::{EndedRequestCounter, UsageSettings};
+use super::usage::UsageSettings;
 use super::{endpoint, errors};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::generation;
 use crate::openai::logprobs;
-use crate::openai::response_settings::ResponseSettings;
 use crate::stream;
 use vllm_sim_service::prompt::{
     PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds, PromptTruncation,
@@ -27,10 +25,7 @@ use vllm_sim_wire::openai::completion::CompletionPrompt;
 use vllm_sim_wire::sglang::completion::SglangCompletionRequest;
 use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
 
-pub(super) async fn create_completion(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> SglangResult {
+pub(super) async fn create_completion(State(app): AppState, received: RawRequest) -> SglangResult {
     let request: SglangCompletionRequest =
         endpoint::read_request(&app, &received, &endpoint::COMPLETIONS)?;
     request.validate_completion_request()?;
@@ -46,8 +41,11 @@ pub(super) async fn create_completion(
     let logprobs = LogprobOptions { top, start };
     let model = Some(request.model.as_str());
     let lora = request::resolve_model(&app, &received, model, request.lora_path.as_ref())?;
-    let structured = sampling.is_structured_output();
     let id = given_or_new_request_id(&app, request.rid.as_ref())?;
+    let members = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
+    let prefill_rank = request.disagg_prefill_dp_rank;
+    let target =
+        PrefillBootstrapTarget::from_request_body(members, prefill_rank, &received.headers, 0)?;
     let generation = SglangGenerationRequest {
         id: id.clone(),
         prompts: PromptSource::Inputs(prompt_inputs(&request)),
@@ -57,16 +55,12 @@ pub(super) async fn create_completion(
         priority: request.priority,
         cache_salt: request::cache_salt(request.cache_salt.as_ref().map(first_element_or_self)),
         echo: request.echo,
+        stream: request.stream,
+        target,
         ..SglangGenerationRequest::default()
     };
-    let bootstrap = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
-    let bootstrap = bootstrap.map(Option::as_ref);
-    let prefill_rank = request.disagg_prefill_dp_rank;
-    let target =
-        PrefillBootstrapTarget::from_request_body(bootstrap, prefill_rank, &received.headers, 0)?;
-    let started =
-        request::start_sglang_generation(&app, &received, lora, generation, &target).await;
-    let (reply, job) = match started {
+    let started = request::start_sglang_generation(&app, &received, lora, generation).await;
+    let StartedSglangGeneration { reply, job, mut meta, counter } = match started {
         Ok(started) => started,
         Err(refused) if request.stream => {
             let fault = request::kv_negotiation_fault_or_other(refused)?;
@@ -74,8 +68,6 @@ pub(super) async fn create_completion(
         }
         Err(refused) => return Err(refused.error.into()),
     };
-    let shape = ResponseSettings::new(&app, &job);
-    let mut meta = MetaInfoSettings::new(&app, &job, shape, logprobs, rank);
     if request.return_token_ids {
         meta.store_prompt_token_ids(&job);
     }
@@ -83,8 +75,6 @@ pub(super) async fn create_completion(
     let usage = UsageSettings::new(&app, request.stream_options.as_ref());
     let echo = request.echo.then(|| echoed_texts(&app, &request));
     let format = CompletionFormat::new(&request, id, meta, usage, echo.unwrap_or_default());
-    let mut counter = EndedRequestCounter::new(&app, request.stream);
-    counter.structured = structured;
     if request.stream {
         let interval = generation::min_tokens_per_event(None);
         let render = CompletionStream::new(format, counter, &reply);

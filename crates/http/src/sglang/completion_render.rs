@@ -5,12 +5,13 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::errors;
-use super::meta::{MetaInfoSettings, finish_type_and_matched_stop, sglang_finish_reason_json};
+use super::meta::{
+    MetaInfoSettings, finish_type_and_matched_stop, most_likely_tokens, sglang_finish_reason_json,
+};
 use super::usage::{EndedRequestCounter, UsageSettings, without_nulls};
-use crate::error;
 use crate::openai::logprobs::{LogprobFormat, TokenLogprob, for_each_prompt_token, token_logprobs};
 use crate::openai::response_settings::end_reason_of_choice;
 use crate::output_piece::OutputPiece;
@@ -143,12 +144,8 @@ impl Lists {
         if self.top == 0 {
             return;
         }
-        let mut sorted: Vec<_> = entries.iter().collect();
-        sorted.sort_by_key(|entry| entry.rank);
-        let row = sorted.into_iter().take(self.top as usize);
-        let row: Map<String, Value> =
-            row.map(|entry| (entry.text.clone(), entry.logprob.into())).collect();
-        self.tops.push(Value::Object(row));
+        let row = most_likely_tokens(entries, self.top).into_iter();
+        self.tops.push(row.map(|entry| (entry.text.clone(), entry.logprob)).collect());
     }
 
     fn into_json(self) -> Value {
@@ -217,8 +214,7 @@ impl StreamRenderer for CompletionStream {
     }
 
     fn write_failure(&mut self, out: &mut String) -> bool {
-        out.push_str(&errors::stream_error_event(&error::engine_failure_fault()));
-        out.push_str("data: [DONE]\n\n");
+        out.push_str(&errors::engine_failure_events());
         true
     }
 }

@@ -11,16 +11,14 @@ use serde_json::{Map, Value, json};
 
 use super::errors::SglangResult;
 use super::{endpoint, errors};
-use crate::app::App;
-use crate::body::RawRequest;
-use crate::error;
-use crate::error::ok_json_response;
+use crate::app::{App, AppState};
+use crate::error::{self, ok_json_response};
 use vllm_sim_service::{LoraAdapterLoadMode, PauseMode, PrefixCacheResetScope};
 use vllm_sim_wire::fastapi::RouteFunction;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::server_control::{
     AbortRequest, ConfigureLoggingRequest, ContinueRequest, FlushCacheQuery, LoadAdapterRequest,
-    PauseRequest, Struct, UnloadAdapterRequest,
+    PauseRequest, UnloadAdapterRequest,
 };
 
 /// Pause between two checks for running requests while a flush of the cache waits.
@@ -30,11 +28,7 @@ const FLUSH_POLL_INTERVAL: Duration = Duration::from_millis(1);
 ///
 /// With a timeout, it waits until they have ended. Source: SGLang 0.5.23
 /// `managers/scheduler_components/flush_wrapper.py`, `managers/scheduler.py` (`is_fully_idle`).
-pub(super) async fn flush_cache(
-    State(app): State<Arc<App>>,
-    method: Method,
-    uri: Uri,
-) -> SglangResult {
+pub(super) async fn flush_cache(State(app): AppState, method: Method, uri: Uri) -> SglangResult {
     let at = match method {
         Method::GET => RouteFunction { method: "GET", ..endpoint::FLUSH_CACHE },
         _ => endpoint::FLUSH_CACHE,
@@ -83,12 +77,7 @@ pub(super) fn text_response(status: StatusCode, text: &'static str) -> Response<
 ///
 /// The tokenizer manager knows a request by its exact id, the scheduler by the beginning of the id.
 /// Source: SGLang 0.5.23 `tokenizer_manager.py` and `scheduler.py`, both `abort_request`.
-pub(super) async fn abort_request(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> SglangResult {
-    let Struct(request): Struct<AbortRequest> =
-        endpoint::read_request(&app, &received, &endpoint::ABORT)?;
+pub(super) async fn abort_request(app: Arc<App>, request: AbortRequest) -> SglangResult {
     match request.rid {
         _ if request.abort_all => abort_all_requests(&app),
         Some(id) if !id.is_empty() && app.service.has_request(&id) => {
@@ -113,12 +102,7 @@ fn count_abort_command(app: &App) {
 }
 
 /// Handles `POST /pause_generation`: by default aborts running requests; later requests wait.
-pub(super) async fn pause_generation(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> SglangResult {
-    let Struct(request): Struct<PauseRequest> =
-        endpoint::read_request(&app, &received, &endpoint::PAUSE)?;
+pub(super) async fn pause_generation(app: Arc<App>, request: PauseRequest) -> SglangResult {
     if request.mode == "abort" {
         abort_all_requests(&app);
     }
@@ -130,28 +114,18 @@ pub(super) async fn pause_generation(
 }
 
 /// Handles `POST /continue_generation`: resumes paused generation.
-pub(super) async fn continue_generation(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> SglangResult {
-    endpoint::read_request::<Struct<ContinueRequest>>(
-        &app,
-        &received,
-        &endpoint::CONTINUE_GENERATION,
-    )?;
+pub(super) async fn continue_generation(app: Arc<App>, _: ContinueRequest) -> SglangResult {
     app.service.resume_generation();
     Ok(ok_json_response(&json!({"message": "Generation continued successfully.", "status": "ok"})))
 }
 
 /// Handles `POST /configure_logging`, which has no effect here.
 pub(super) async fn configure_logging(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
+    _: Arc<App>,
+    request: ConfigureLoggingRequest,
 ) -> SglangResult {
     const LEVELS: [&str; 8] =
         ["CRITICAL", "FATAL", "ERROR", "WARN", "WARNING", "INFO", "DEBUG", "NOTSET"];
-    let Struct(request): Struct<ConfigureLoggingRequest> =
-        endpoint::read_request(&app, &received, &endpoint::CONFIGURE_LOGGING)?;
     let is_level = |level: &str| LEVELS.contains(&&*level.to_uppercase());
     let is_known = request.log_level.as_deref().is_none_or(is_level)
         && request.log_requests_level.is_none_or(|level| (0..=3).contains(&level))
@@ -163,12 +137,7 @@ pub(super) async fn configure_logging(
 }
 
 /// Handles `POST /load_lora_adapter`: loads a LoRA adapter from a folder.
-pub(super) async fn load_lora_adapter(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> SglangResult {
-    let Struct(request): Struct<LoadAdapterRequest> =
-        endpoint::read_request(&app, &received, &endpoint::LOAD_LORA)?;
+pub(super) async fn load_lora_adapter(app: Arc<App>, request: LoadAdapterRequest) -> SglangResult {
     let (name, path) = (&request.lora_name, &request.lora_path);
     let models = &app.service.models;
     if let Some(refusal) = lora_refusal(&app)? {
@@ -194,11 +163,9 @@ pub(super) async fn load_lora_adapter(
 
 /// Handles `POST /unload_lora_adapter`: unloads a LoRA adapter by name.
 pub(super) async fn unload_lora_adapter(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
+    app: Arc<App>,
+    request: UnloadAdapterRequest,
 ) -> SglangResult {
-    let Struct(request): Struct<UnloadAdapterRequest> =
-        endpoint::read_request(&app, &received, &endpoint::UNLOAD_LORA)?;
     if let Some(refusal) = lora_refusal(&app)? {
         return Ok(refusal);
     }

@@ -4,18 +4,14 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
 use serde_json::{Map, Value, json};
 
-use super::endpoint;
 use super::errors::SglangResult;
 use super::pooling::has_generation_model;
+use super::request::conversation_token_ids;
 use super::score::{label_logprobs, softmax};
 use crate::app::App;
-use crate::body::RawRequest;
 use crate::error::ok_json_response;
-use crate::openai::chat;
-use vllm_sim_service::prompt::PromptLengthLimit;
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -26,11 +22,7 @@ const PROMPT_FORMAT_VERSION: i64 = 1;
 
 /// Handles `POST /v1/decisions`: answers questions about an input, by the probabilities of answer
 /// labels.
-pub(super) async fn create_decisions(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> SglangResult {
-    let request: DecisionRequest = endpoint::read_request(&app, &received, &endpoint::DECISIONS)?;
+pub(super) async fn create_decisions(app: Arc<App>, request: DecisionRequest) -> SglangResult {
     check_decision_server(&app, "/v1/decisions", &request.model, &request.images)?;
     check_prompt_format(&request)?;
     let (mut answers, mut tokens) = (Map::new(), 0);
@@ -41,7 +33,7 @@ pub(super) async fn create_decisions(
         tokens += scored.prompt.len();
         answers.insert(decision.id.to_owned(), answer_json(&request, &decision, &scored));
     }
-    let body = json!({
+    Ok(ok_json_response(&json!({
         "object": "decisions",
         "model": request.model,
         "prompt_format_version": PROMPT_FORMAT_VERSION,
@@ -50,8 +42,7 @@ pub(super) async fn create_decisions(
             "prompt_tokens": tokens, "total_tokens": tokens, "completion_tokens": 0,
             "reasoning_tokens": 0,
         },
-    });
-    Ok(ok_json_response(&body))
+    })))
 }
 
 /// Checks the server, and the members of a request that do not depend on its questions.
@@ -152,10 +143,8 @@ async fn score_body(
     decision: &Decision<'_>,
     temperature: f64,
 ) -> Result<ScoredDecision, Fault> {
-    let mut chat = ChatRequest::parse_chat_request(body, &app.rules.defaults.bounds)?;
-    let mut conversation = chat::chat_conversation(app, &mut chat);
-    conversation.bound = PromptLengthLimit::None;
-    let (prompt, _) = app.service.tokenize_conversation(&app.rules, &mut conversation).await?;
+    let chat = ChatRequest::parse_chat_request(body, &app.rules.defaults.bounds)?;
+    let prompt = conversation_token_ids(app, chat).await?;
     let context = app.rules.limits.max_model_len;
     if prompt.len() >= context as usize {
         return Err(Fault::bad_request(format!(

@@ -1,12 +1,18 @@
 //! Reads request bodies of SGLang's routes, with the errors that FastAPI lists for the function of
-//! each route.
+//! each route, and builds the routes whose handlers get the request of a JSON body.
 //!
 //! Source: SGLang 0.5.23 `http_server.py`: lines and names of the functions.
 
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::handler::Handler;
 use axum::http::{Method, Uri};
+use axum::routing::{MethodFilter, on};
 use serde_json::Value;
 
-use crate::app::App;
+use super::errors::SglangResult;
+use crate::app::{App, AppState, Route};
 use crate::body::RawRequest;
 use crate::query;
 use vllm_sim_python::{OrjsonLoadsError, orjson_loads};
@@ -14,6 +20,7 @@ use vllm_sim_wire::body;
 use vllm_sim_wire::fastapi::{self, BodyReadError, BodySchemaErrors, RouteFunction};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::schema::RequestField;
+use vllm_sim_wire::sglang::server_control::Struct;
 
 /// File path of SGLang's server in its container image; error texts about a request body contain
 /// this path.
@@ -89,6 +96,50 @@ pub(super) const GET_LOADS: RouteFunction = RouteFunction {
     method: "GET",
     path: "/v1/loads",
 };
+
+/// Methods of a route: their names as in the `Allow` header, and their filter.
+type Methods = (&'static str, MethodFilter);
+
+pub(super) const POST: Methods = ("POST", MethodFilter::POST);
+pub(super) const GET_OR_POST: Methods = ("GET, POST", MethodFilter::GET.or(MethodFilter::POST));
+pub(super) const POST_OR_PUT: Methods = ("POST, PUT", MethodFilter::POST.or(MethodFilter::PUT));
+
+/// Returns a route with these methods.
+pub(super) fn route<H, T>((methods, filter): Methods, path: &'static str, handler: H) -> Route
+where
+    H: Handler<T, Arc<App>>,
+    T: 'static,
+{
+    (path, methods, on(filter, handler))
+}
+
+/// Returns a route whose handler gets the request of the JSON body.
+pub(super) fn json_route<T, H, F>(methods: Methods, at: &'static RouteFunction, handler: H) -> Route
+where
+    T: RequestField + Send + 'static,
+    H: FnOnce(Arc<App>, T) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = SglangResult> + Send + 'static,
+{
+    route(methods, at.path, move |State(app): AppState, received: RawRequest| async move {
+        let request = read_request(&app, &received, at)?;
+        handler(app, request).await
+    })
+}
+
+/// Returns a route whose handler gets the msgspec struct of the JSON body.
+pub(super) fn struct_route<T, H, F>(
+    methods: Methods,
+    at: &'static RouteFunction,
+    handler: H,
+) -> Route
+where
+    Struct<T>: RequestField,
+    T: Send + 'static,
+    H: FnOnce(Arc<App>, T) -> F + Clone + Send + Sync + 'static,
+    F: Future<Output = SglangResult> + Send + 'static,
+{
+    json_route(methods, at, move |app, Struct(request): Struct<T>| handler(app, request))
+}
 
 /// Error text of SGLang's media-type check for a request body that is not `application/json`.
 const NOT_JSON: &str = "{'loc': ['header', 'content-type'], 'msg': \"Unsupported Media Type: Only \

@@ -35,11 +35,6 @@ fn unhandled_response(fault: &Fault) -> Option<Response<Body>> {
     })
 }
 
-/// Returns the response of a stream that contains only `[DONE]`.
-pub(super) fn empty_stream() -> Response<Body> {
-    stream::event_stream_response(Body::from("data: [DONE]\n\n"))
-}
-
 /// Returns the error response of an OpenAI route.
 pub(super) fn openai_error(fault: &Fault) -> Response<Body> {
     if let Some(response) = unhandled_response(fault) {
@@ -88,8 +83,7 @@ pub(super) fn invalid_native_stream_response(fault: &Fault) -> Response<Body> {
         "code": fault.status,
         "retryable": false,
     }});
-    let events = format!("data: {error}\n\ndata: [DONE]\n\n");
-    stream::event_stream_response(Body::from(events))
+    stream::event_stream_response(Body::from(error::stream_error_events(&error.to_string())))
 }
 
 /// Returns the JSON of an error of the OpenAI routes.
@@ -121,10 +115,10 @@ fn with_sglang_words(fault: &Fault) -> Fault {
     fault.clone()
 }
 
-/// Returns the error event of an OpenAI stream that fails after its first token.
-pub(super) fn stream_error_event(fault: &Fault) -> String {
-    let body = json!({"error": openai_body(&with_sglang_words(fault))});
-    format!("data: {body}\n\n")
+/// Returns the last events of a stream whose engine fails after the first token.
+pub(super) fn engine_failure_events() -> String {
+    let body = json!({"error": openai_body(&error::engine_failure_fault())});
+    error::stream_error_events(&body.to_string())
 }
 
 /// Returns the stream response of an OpenAI route whose prefill/decode negotiation failed.
@@ -133,8 +127,8 @@ pub(super) fn stream_error_event(fault: &Fault) -> String {
 pub(super) fn failed_openai_stream(fault: &Fault) -> Response<Body> {
     let mut body = openai_body(fault);
     body["type"] = "INTERNAL_SERVER_ERROR".into();
-    let error = json!({"error": body});
-    stream::event_stream_response(Body::from(format!("data: {error}\n\ndata: [DONE]\n\n")))
+    let error = json!({"error": body}).to_string();
+    stream::event_stream_response(Body::from(error::stream_error_events(&error)))
 }
 
 /// Returns the stream response of `/generate` for a failed prefill/decode negotiation.
@@ -157,7 +151,7 @@ pub(super) fn failed_native_stream(fault: &Fault, rid: &str, prompt: usize) -> R
             "cached_tokens": 0,
         },
     });
-    stream::event_stream_response(Body::from(format!("data: {event}\n\ndata: [DONE]\n\n")))
+    stream::event_stream_response(Body::from(error::stream_error_events(&event.to_string())))
 }
 
 pub(super) fn json_error(status: u16, body: &Value) -> Response<Body> {

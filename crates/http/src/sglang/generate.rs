@@ -10,26 +10,24 @@ use serde_json::{Value, json};
 
 use super::disaggregation::PrefillBootstrapTarget;
 use super::generate_render::{GenerateStream, SglangGenerateFormat};
-use super::meta::MetaInfoSettings;
+use super::meta::LogprobOptions;
 use super::request::{
-    self, LogprobOptions, SglangGenerationRequest, first_element_or_self, new_request_id,
+    self, SglangGenerationRequest, StartedSglangGeneration, first_element_or_self, new_request_id,
 };
 use super::session_store::{SessionParams, SessionTurn};
 use super::usage::EndedRequestCounter;
 use super::{endpoint, errors};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
-use crate::error;
-use crate::error::ok_json_response;
+use crate::error::{self, ok_json_response};
 use crate::generation;
 use crate::openai::logprobs;
-use crate::openai::response_settings::ResponseSettings;
 use crate::pooling::encode_text;
 use crate::stream;
 use vllm_sim_service::prompt::{
     PromptSource, PromptTextOrTokenIds, PromptTextsOrTokenIds, PromptTruncation,
 };
-use vllm_sim_service::{GenerationJob, RejectedRequest, Reply};
+use vllm_sim_service::{RejectedRequest, Reply};
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::sglang::generate::{GenerateRequest, VertexRequest};
@@ -37,7 +35,7 @@ use vllm_sim_wire::sglang::generate_types::check_generate_body_types;
 use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
 use vllm_sim_wire::sglang::server_control::Struct;
 
-pub(super) async fn generate(State(app): State<Arc<App>>, received: RawRequest) -> Response<Body> {
+pub(super) async fn generate(State(app): AppState, received: RawRequest) -> Response<Body> {
     let request = match read(&app, &received) {
         Ok(request) => request,
         Err(fault) => return errors::native_route_error_response(&fault),
@@ -72,10 +70,7 @@ pub(super) async fn answer_generate_request(
 
 /// Handles `POST /vertex_generate`: generates outputs for a batch of prompts with the parameters of
 /// `/generate`.
-pub(super) async fn vertex_generate(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> Response<Body> {
+pub(super) async fn vertex_generate(State(app): AppState, received: RawRequest) -> Response<Body> {
     let Struct(request): Struct<VertexRequest> =
         match endpoint::read_request(&app, &received, &endpoint::VERTEX_GENERATE) {
             Ok(request) => request,
@@ -140,7 +135,8 @@ async fn answer(
     if request.stream {
         check_equal_parameters(request)?;
         let Some(sampling) = params.into_iter().next() else {
-            return Ok(Output::Stream(errors::empty_stream()));
+            let done = Body::from("data: [DONE]\n\n");
+            return Ok(Output::Stream(stream::event_stream_response(done)));
         };
         let prompts = std::mem::take(&mut batch.prompts);
         let of_all = Item { sampling, rank, prompts, index: 0, session };
@@ -259,7 +255,6 @@ async fn start(
     from: Item,
     rid: Arc<str>,
 ) -> Result<Started, RejectedRequest<Fault>> {
-    let logprobs = logprob_options(app, request, from.index);
     let lora = item(request.lora_path.as_ref(), from.index);
     if let (Some(Value::Array(list)), false) = (&request.lora_path, app.settings.lora.enabled)
         && !list.is_empty()
@@ -269,11 +264,15 @@ async fn start(
     }
     let lora = request::resolve_model(app, received, None, lora)?;
     let interval = generation::min_tokens_per_event(from.sampling.stream_interval());
-    let structured = from.sampling.is_structured_output();
-    let mut counter = EndedRequestCounter::new(app, request.stream);
-    (counter.structured, counter.session) = (structured, from.session);
     let hides_output = from.sampling.max_new_tokens() == Some(0);
-    let (rank, outputs) = (from.rank, from.sampling.output_count());
+    let outputs = from.sampling.output_count();
+    let members = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
+    let target = PrefillBootstrapTarget::from_request_body(
+        members,
+        request.disagg_prefill_dp_rank,
+        &received.headers,
+        from.index,
+    )?;
     let generation = SglangGenerationRequest {
         id: rid.clone(),
         prompts: PromptSource::Inputs(PromptTextsOrTokenIds {
@@ -282,24 +281,22 @@ async fn start(
             truncation: PromptTruncation::default(),
         }),
         sampling: from.sampling,
-        logprobs,
-        rank,
+        logprobs: logprob_options(app, request, from.index),
+        rank: from.rank,
         priority: request.priority,
         cache_salt: request::cache_salt(item(request.cache_salt.as_ref(), from.index)),
+        stream: request.stream,
+        target,
         ..SglangGenerationRequest::default()
     };
-    let bootstrap = [&request.bootstrap_host, &request.bootstrap_port, &request.bootstrap_room];
-    let bootstrap = bootstrap.map(Option::as_ref);
-    let prefill_rank = request.disagg_prefill_dp_rank;
-    let target = PrefillBootstrapTarget::from_request_body(
-        bootstrap,
-        prefill_rank,
-        &received.headers,
-        from.index,
-    )?;
-    let started = request::start_sglang_generation(app, received, lora, generation, &target).await;
-    let (reply, job) = started?;
-    let meta = meta_settings(app, request, &job, logprobs, rank);
+    let started = request::start_sglang_generation(app, received, lora, generation).await;
+    let StartedSglangGeneration { reply, job, mut meta, mut counter } = started?;
+    if request.return_prompt_token_ids {
+        meta.store_prompt_token_ids(&job);
+    }
+    meta.texts = request.return_text_in_logprobs;
+    meta.streams = request.stream;
+    counter.session = from.session;
     let format = SglangGenerateFormat {
         meta,
         // Every output of a request with several ones has an id of its own.
@@ -336,23 +333,6 @@ async fn stream(
     render.is_incremental = app.settings.answers.incremental_output;
     render.shows_index = !batch.is_single || outputs != 1;
     Ok(stream::stream_reply(app, received, started.reply, render, started.interval).await)
-}
-
-fn meta_settings(
-    app: &App,
-    request: &GenerateRequest,
-    job: &GenerationJob,
-    logprobs: LogprobOptions,
-    rank: Option<i64>,
-) -> MetaInfoSettings {
-    let shape = ResponseSettings::new(app, job);
-    let mut meta = MetaInfoSettings::new(app, job, shape, logprobs, rank);
-    if request.return_prompt_token_ids {
-        meta.store_prompt_token_ids(job);
-    }
-    meta.texts = request.return_text_in_logprobs;
-    meta.streams = request.stream;
-    meta
 }
 
 /// Prepends the tokens of a session's earlier requests to the prompt of a request that continues

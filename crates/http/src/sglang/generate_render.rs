@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::errors;
 use super::meta::MetaInfoSettings;
 use super::request::new_request_id;
 use super::usage::EndedRequestCounter;
-use crate::error;
 use crate::openai::response_settings::end_reason_of_choice;
 use crate::output_piece::OutputPiece;
 use crate::stream::StreamRenderer;
@@ -61,15 +60,12 @@ impl SglangGenerateFormat {
         {
             *length = 0.into();
         }
-        let mut members = Map::new();
-        members.insert("text".to_owned(), shown.text.as_str().into());
-        members.insert("output_ids".to_owned(), json!(shown.ids));
-        members.insert("meta_info".to_owned(), meta);
+        let mut json = json!({"text": shown.text, "output_ids": shown.ids});
+        json["meta_info"] = meta;
         if self.shows_prompt {
-            let ids = json!(self.meta.prompt_token_ids(choice.prompt));
-            members.insert("prompt_token_ids".to_owned(), ids);
+            json["prompt_token_ids"] = json!(self.meta.prompt_token_ids(choice.prompt));
         }
-        Value::Object(members)
+        json
     }
 }
 
@@ -150,8 +146,7 @@ impl StreamRenderer for GenerateStream {
     }
 
     fn write_failure(&mut self, out: &mut String) -> bool {
-        out.push_str(&errors::stream_error_event(&error::engine_failure_fault()));
-        out.push_str("data: [DONE]\n\n");
+        out.push_str(&errors::engine_failure_events());
         true
     }
 }

@@ -1,16 +1,15 @@
 //! Routes of SGLang with information about server and model.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{Path, State};
 use axum::http::{Response, StatusCode};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::errors;
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::error::ok_json_response;
 use crate::{error, ops};
 use vllm_sim_engine::driver::unix_now_secs;
@@ -29,7 +28,7 @@ const HEALTH_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// SGLang generates a token for a health check. Engines that run no steps generate none, so the
 /// check fails after its timeout, and `/ready` and `/ping` fail until another check succeeds.
 /// Source: SGLang 0.5.23 `http_server.py`, `health_generate`.
-pub(super) async fn get_health(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn get_health(State(app): AppState) -> Response<Body> {
     if !app.is_serving() {
         return ops::get_ready(State(app)).await;
     }
@@ -45,7 +44,7 @@ pub(super) async fn get_health(State(app): State<Arc<App>>) -> Response<Body> {
 
 /// Handles `GET /ping`: 503 until the simulated start-up is complete, during shutdown, and after a
 /// failed health check.
-pub(super) async fn get_ping(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn get_ping(State(app): AppState) -> Response<Body> {
     if app.sglang.failed_health_check.load(Ordering::Relaxed) {
         return error::empty_response(StatusCode::SERVICE_UNAVAILABLE);
     }
@@ -53,7 +52,7 @@ pub(super) async fn get_ping(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 /// Handles `GET /ready`: returns 503 also while generation is paused.
-pub(super) async fn get_ready(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn get_ready(State(app): AppState) -> Response<Body> {
     if app.service.control.is_paused() {
         return error::empty_response(StatusCode::SERVICE_UNAVAILABLE);
     }
@@ -61,7 +60,7 @@ pub(super) async fn get_ready(State(app): State<Arc<App>>) -> Response<Body> {
 }
 
 /// Handles `GET /v1/models`: lists the model and the loaded adapters.
-pub(super) async fn list_models(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn list_models(State(app): AppState) -> Response<Body> {
     let name = app.service.models.displayed_model_name();
     let mut cards = vec![base_card(&app)];
     for adapter in app.service.models.loaded_lora_adapters().iter() {
@@ -93,7 +92,7 @@ fn base_card(app: &App) -> Value {
 
 /// Handles `GET /v1/models/{model}`: describes the base model; adapters are unknown to this route.
 pub(super) async fn retrieve_model(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Path(model): Path<String>,
 ) -> Response<Body> {
     if *model == **app.service.models.displayed_model_name() {
@@ -113,7 +112,7 @@ pub(super) async fn retrieve_model(
 
 /// Handles `GET /model_info` and `/get_model_info`: returns the name, paths and properties of the
 /// served model.
-pub(super) async fn get_model_info(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn get_model_info(State(app): AppState) -> Response<Body> {
     let (settings, config) = (&app.settings, app.settings.model.hf_config.as_deref());
     let of_config = |name: &str| config.and_then(|config| config.get(name)).cloned();
     ok_json_response(&json!({
@@ -136,12 +135,16 @@ pub(super) async fn get_model_info(State(app): State<Arc<App>>) -> Response<Body
 
 /// Returns the mode of a server of a prefill/decode pair, as `--disaggregation-mode` names it.
 pub(super) fn disaggregation_mode(app: &App) -> &'static str {
-    app.disaggregation.as_ref().map_or("null", |pair| pair.disaggregation_mode_name())
+    match &app.disaggregation {
+        None => "null",
+        Some(pair) if pair.is_prefill_server() => "prefill",
+        Some(_) => "decode",
+    }
 }
 
 /// Handles `GET /server_info` and `/get_server_info`: returns the settings that are simulated, and
 /// the state of each rank.
-pub(super) async fn get_server_info(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn get_server_info(State(app): AppState) -> Response<Body> {
     let settings = &app.settings;
     let config = &settings.shown_config;
     let shown = |name: &str| config.get(name).cloned().unwrap_or(Value::Null);
@@ -200,18 +203,19 @@ fn kv_event_publisher(app: &App) -> Value {
         return Value::Null;
     }
     let (host, port) = host_and_port(&events.endpoint).unwrap_or_default();
-    let mut publisher = Map::new();
-    publisher.insert("publisher".to_owned(), "zmq".into());
-    publisher.insert("endpoint_host".to_owned(), host.into());
-    publisher.insert("endpoint_port_base".to_owned(), port.into());
-    publisher.insert("topic".to_owned(), events.topic.as_str().into());
-    publisher.insert("block_size".to_owned(), app.settings.cache.block_size.into());
-    publisher.insert("dp_size".to_owned(), app.settings.parallel.data.into());
+    let mut publisher = json!({
+        "publisher": "zmq",
+        "endpoint_host": host,
+        "endpoint_port_base": port,
+        "topic": events.topic,
+        "block_size": app.settings.cache.block_size,
+        "dp_size": app.settings.parallel.data,
+    });
     let replay = events.replay_endpoint.as_deref().and_then(host_and_port);
     if let Some((_, port)) = replay {
-        publisher.insert("replay_endpoint_port_base".to_owned(), port.into());
+        publisher["replay_endpoint_port_base"] = port.into();
     }
-    Value::Object(publisher)
+    publisher
 }
 
 fn host_and_port(endpoint: &str) -> Option<(String, u16)> {

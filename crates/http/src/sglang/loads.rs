@@ -2,17 +2,19 @@
 //!
 //! Source: SGLang 0.5.23 `srt/entrypoints/v1_loads.py`, `srt/managers/load_snapshot.py`.
 
-use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderValue, Response, Uri, header};
 use serde_json::{Map, Value, json};
+use time::OffsetDateTime;
+use time::macros::format_description;
 
 use super::endpoint;
 use super::errors::SglangResult;
 use super::info::{disaggregation_mode, kv_cache_token_capacity, metrics_gauge_value};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::error::ok_json_response;
 use crate::query;
 use vllm_sim_engine::driver::unix_now_secs;
@@ -23,7 +25,7 @@ use vllm_sim_wire::sglang::server_control::LoadsQuery;
 /// Names of the response sections of `GET /v1/loads`, which the parameter `include` selects.
 const SECTIONS: [&str; 7] = ["core", "memory", "spec", "lora", "disagg", "queues", "all"];
 
-pub(super) async fn get_loads(State(app): State<Arc<App>>, uri: Uri) -> SglangResult {
+pub(super) async fn get_loads(State(app): AppState, uri: Uri) -> SglangResult {
     let last = |name: &str| query::query_values(&uri, name).pop();
     let include = last("include").filter(|text| !text.is_empty());
     let include: Option<Vec<String>> =
@@ -38,14 +40,13 @@ pub(super) async fn get_loads(State(app): State<Arc<App>>, uri: Uri) -> SglangRe
         return Ok(prometheus_text(&loads));
     }
     let parallel = &app.settings.parallel;
-    let body = json!({
+    Ok(ok_json_response(&json!({
         "timestamp": iso_time(unix_now_secs()),
         "version": SGLANG_VERSION,
         "accelerator": null,
         "num_accelerators": parallel.world_size(),
         "loads": loads,
-    });
-    Ok(ok_json_response(&body))
+    })))
 }
 
 fn check_sections(include: Option<&[String]>) -> Result<(), Fault> {
@@ -171,20 +172,11 @@ fn prometheus_text(loads: &[Value]) -> Response<Body> {
 
 /// Returns a Unix time as Python's `isoformat` of a UTC time.
 pub(super) fn iso_time(unix_seconds: f64) -> String {
-    let (seconds, micros) = (unix_seconds as i64, (unix_seconds.fract() * 1e6) as u32);
-    let (days, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
-    // Civil date from days since 1970-01-01, by the algorithm of Howard Hinnant.
-    let shifted = days + 719_468;
-    let era = shifted.div_euclid(146_097);
-    let of_era = shifted.rem_euclid(146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_index = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month_index + 2) / 5 + 1;
-    let month = if month_index < 10 { month_index + 3 } else { month_index - 9 };
-    let year = year_of_era + era * 400 + i64::from(month <= 2);
-    let (hour, minute, second) = (of_day / 3600, of_day / 60 % 60, of_day % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{micros:06}+00:00")
+    let format = format_description!(
+        "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:6]+00:00"
+    );
+    let time = OffsetDateTime::UNIX_EPOCH + Duration::from_secs_f64(unix_seconds);
+    time.format(&format).expect("the format has only parts of a time")
 }
 
 #[cfg(test)]

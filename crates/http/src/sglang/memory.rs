@@ -7,20 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::json;
 
 use super::errors::SglangResult;
-use super::{control, endpoint, errors};
+use super::{control, errors};
 use crate::app::App;
-use crate::body::RawRequest;
-use crate::error;
-use crate::error::ok_json_response;
+use crate::error::{self, ok_json_response};
 use vllm_sim_service::{EngineCommand, PrefixCacheResetScope};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::server_control::{
-    ReleaseMemoryRequest, ResumeMemoryRequest, SlowDownRequest, Struct, WeightVersionRequest,
+    ReleaseMemoryRequest, ResumeMemoryRequest, SlowDownRequest, WeightVersionRequest,
 };
 
 /// Error message for `/release_memory_occupation` on a busy server, from the assertion that stops
@@ -33,12 +30,10 @@ fn null_response() -> Response<Body> {
 
 /// Handles `POST /release_memory_occupation`: empties the KV cache if its memory is released.
 pub(super) async fn release_gpu_memory(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
+    app: Arc<App>,
+    request: ReleaseMemoryRequest,
 ) -> SglangResult {
-    let Struct(ReleaseMemoryRequest { tags }) =
-        endpoint::read_request(&app, &received, &endpoint::RELEASE_MEMORY)?;
-    let tags = tags.unwrap_or_default();
+    let tags = request.tags.unwrap_or_default();
     let releases_cache = tags.is_empty() || tags.iter().any(|tag| tag == "kv_cache");
     let mut stats = app.service.rank_engines().iter().map(|rank| rank.stats());
     if stats.any(|stats| stats.running + stats.waiting + stats.deferred > 0) {
@@ -51,26 +46,13 @@ pub(super) async fn release_gpu_memory(
 }
 
 /// Handles `POST /resume_memory_occupation`, which has no further effect.
-pub(super) async fn resume_gpu_memory(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> SglangResult {
-    endpoint::read_request::<Struct<ResumeMemoryRequest>>(
-        &app,
-        &received,
-        &endpoint::RESUME_MEMORY,
-    )?;
+pub(super) async fn resume_gpu_memory(_: Arc<App>, _: ResumeMemoryRequest) -> SglangResult {
     Ok(null_response())
 }
 
 /// Handles `POST /slow_down`: sets a pause before each engine step.
-pub(super) async fn slow_down_steps(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> SglangResult {
-    let Struct(SlowDownRequest { forward_sleep_time }) =
-        endpoint::read_request(&app, &received, &endpoint::SLOW_DOWN)?;
-    let seconds = forward_sleep_time.filter(|seconds| *seconds > 0.0).unwrap_or(0.0);
+pub(super) async fn slow_down_steps(app: Arc<App>, request: SlowDownRequest) -> SglangResult {
+    let seconds = request.forward_sleep_time.filter(|seconds| *seconds > 0.0).unwrap_or(0.0);
     let pause = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX);
     if !app.service.command_all_engines(&EngineCommand::StepPause(pause)) {
         let text = "slow_down is simulated only by the scheduler sglang (--scheduler)";
@@ -81,19 +63,17 @@ pub(super) async fn slow_down_steps(
 
 /// Handles `POST /update_weight_version`: sets the version of the weights that responses report.
 pub(super) async fn update_weight_version(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
+    app: Arc<App>,
+    request: WeightVersionRequest,
 ) -> SglangResult {
-    let Struct(WeightVersionRequest { new_version, abort_all_requests }) =
-        endpoint::read_request(&app, &received, &endpoint::UPDATE_WEIGHT_VERSION)?;
-    if abort_all_requests {
+    if request.abort_all_requests {
         control::abort_all_requests(&app);
     }
+    let new_version = request.new_version;
     app.weight_version.store(Arc::new(new_version.clone()));
-    let body = json!({
+    Ok(ok_json_response(&json!({
         "success": true,
         "message": format!("Weight version updated to {new_version}"),
         "new_version": new_version,
-    });
-    Ok(ok_json_response(&body))
+    })))
 }

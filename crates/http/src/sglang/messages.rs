@@ -12,16 +12,15 @@ use serde_json::{Value, json};
 
 use super::chat::{StartedChatGeneration, reply_tool_call_rendering, start_chat};
 use super::endpoint;
-use super::messages_render::{SglangMessageStream, message_json, new_message_id};
-use super::request::explicit_context_length;
-use crate::app::App;
+use super::messages_render::{
+    SglangMessageStream, message_json, write_error_and_stop, write_message_start,
+};
+use super::request::{conversation_token_ids, explicit_context_length};
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
-use crate::error;
-use crate::error::ok_json_response;
+use crate::error::{self, ok_json_response};
 use crate::generation;
-use crate::openai::chat;
 use crate::stream;
-use vllm_sim_service::prompt::PromptLengthLimit;
 use vllm_sim_wire::fastapi::{self, BodyReadError};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::schema::RequestField;
@@ -37,7 +36,7 @@ pub(super) const EMPTY_CONVERSATION_ERROR: &str =
 
 /// Handles `POST /v1/messages`: generates an Anthropic message.
 pub(super) async fn create_anthropic_message(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     received: RawRequest,
 ) -> Response<Body> {
     match answer(&app, &received).await {
@@ -89,7 +88,7 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
 
 /// Handles `POST /v1/messages/count_tokens`: returns the number of prompt tokens of a conversation.
 pub(super) async fn count_message_tokens(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     received: RawRequest,
 ) -> Response<Body> {
     let count = async {
@@ -98,17 +97,12 @@ pub(super) async fn count_message_tokens(
             return Err(Fault::bad_request(EMPTY_CONVERSATION_ERROR));
         }
         let chat = chat_request(&app, &request.into())?;
-        let mut chat =
-            chat.read_conversation(ToolCallRendering::Parsed, &app.rules.defaults.bounds)?;
-        let mut conversation = chat::chat_conversation(&app, &mut chat);
-        conversation.bound = PromptLengthLimit::None;
-        app.service.tokenize_conversation(&app.rules, &mut conversation).await
+        let bounds = &app.rules.defaults.bounds;
+        let chat = chat.read_conversation(ToolCallRendering::Parsed, bounds)?;
+        conversation_token_ids(&app, chat).await
     };
     match count.await {
-        Ok((tokens, _)) => {
-            let body = json!({"input_tokens": tokens.len()});
-            ok_json_response(&body)
-        }
+        Ok(tokens) => ok_json_response(&json!({"input_tokens": tokens.len()})),
         Err(fault) => error_response(&fault, Some(INVALID_REQUEST)),
     }
 }
@@ -155,19 +149,8 @@ fn error_response(fault: &Fault, kind: Option<&str>) -> Response<Body> {
 
 /// Returns the response of a `/v1/messages` stream that fails before its first token.
 fn failed_stream(fault: &Fault, model: &str) -> Response<Body> {
-    let start = json!({"type": "message_start", "message": {
-        "id": new_message_id(),
-        "type": "message",
-        "role": "assistant",
-        "content": [],
-        "model": model,
-        "usage": {"input_tokens": 0, "output_tokens": 0},
-    }});
-    let error = error_json(fault, Some(INVALID_REQUEST));
-    let stop = json!({"type": "message_stop"});
-    let events = format!(
-        "event: message_start\ndata: {start}\n\nevent: error\ndata: {error}\n\n\
-         event: message_stop\ndata: {stop}\n\n"
-    );
+    let mut events = String::new();
+    write_message_start(&mut events, model, 0);
+    write_error_and_stop(&mut events, &error_json(fault, Some(INVALID_REQUEST)));
     stream::event_stream_response(Body::from(events))
 }

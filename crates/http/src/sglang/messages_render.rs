@@ -13,7 +13,7 @@ use vllm_sim_service::generate::OutputChannel;
 use vllm_sim_service::{Reply, ReplyChoice};
 
 /// Returns a new id of an Anthropic message.
-pub(super) fn new_message_id() -> String {
+fn new_message_id() -> String {
     format!("msg_{}", uuid::Uuid::new_v4().simple())
 }
 
@@ -155,17 +155,28 @@ fn write_event(out: &mut String, name: &str, event: &Value) {
     out.push_str(&format!("event: {name}\ndata: {event}\n\n"));
 }
 
+/// Appends the first event of a stream of `/v1/messages`.
+pub(super) fn write_message_start(out: &mut String, model: &str, prompt_tokens: u32) {
+    let event = json!({"type": "message_start", "message": {
+        "id": new_message_id(),
+        "type": "message",
+        "role": "assistant",
+        "content": [],
+        "model": model,
+        "usage": {"input_tokens": prompt_tokens, "output_tokens": 0},
+    }});
+    write_event(out, "message_start", &event);
+}
+
+/// Appends the last events of a failed stream of `/v1/messages`.
+pub(super) fn write_error_and_stop(out: &mut String, error: &Value) {
+    write_event(out, "error", error);
+    write_event(out, "message_stop", &json!({"type": "message_stop"}));
+}
+
 impl StreamRenderer for SglangMessageStream {
     fn write_before_tokens(&mut self, out: &mut String) {
-        let event = json!({"type": "message_start", "message": {
-            "id": new_message_id(),
-            "type": "message",
-            "role": "assistant",
-            "content": [],
-            "model": self.format.model_name(),
-            "usage": {"input_tokens": self.prompt, "output_tokens": 0},
-        }});
-        write_event(out, "message_start", &event);
+        write_message_start(out, self.format.model_name(), self.prompt);
     }
 
     fn write_step(&mut self, out: &mut String, choice: &mut ReplyChoice, tokens: u32) {
@@ -190,8 +201,7 @@ impl StreamRenderer for SglangMessageStream {
     fn write_failure(&mut self, out: &mut String) -> bool {
         self.close_block(out);
         let error = json!({"type": "api_error", "message": "Internal server error"});
-        write_event(out, "error", &json!({"type": "error", "error": error}));
-        write_event(out, "message_stop", &json!({"type": "message_stop"}));
+        write_error_and_stop(out, &json!({"type": "error", "error": error}));
         true
     }
 }

@@ -7,10 +7,9 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value, json};
 
-use super::request::LogprobOptions;
 use super::usage::cached_tokens;
 use crate::app::App;
-use crate::openai::logprobs::{LogprobFormat, for_each_prompt_token, token_logprobs};
+use crate::openai::logprobs::{LogprobFormat, TokenLogprob, for_each_prompt_token, token_logprobs};
 use crate::openai::response_settings::{ResponseSettings, count_reasoning_tokens};
 use vllm_sim_engine::SequenceEndReason;
 use vllm_sim_engine::driver::unix_now_secs;
@@ -62,6 +61,15 @@ pub(super) fn finish_type_and_matched_stop(reason: &Value) -> (Value, Value) {
     (member("type"), member("matched"))
 }
 
+/// Options for the log probabilities of a response.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct LogprobOptions {
+    /// Number of most likely tokens reported at each position; `None` reports no log probabilities.
+    pub(super) top: Option<u32>,
+    /// First prompt position whose log probability is reported; `None` reports output tokens only.
+    pub(super) start: Option<usize>,
+}
+
 /// Settings of the `meta_info` of a response.
 pub(super) struct MetaInfoSettings {
     pub(super) shape: ResponseSettings,
@@ -81,13 +89,12 @@ impl MetaInfoSettings {
     pub(super) fn new(
         app: &App,
         job: &GenerationJob,
-        shape: ResponseSettings,
         logprobs: LogprobOptions,
         rank: Option<i64>,
     ) -> Self {
         let ranks = app.rules.limits.data_parallel_ranks;
         let mut settings = Self {
-            shape,
+            shape: ResponseSettings::new(app, job),
             logprobs,
             texts: false,
             streams: false,
@@ -222,11 +229,16 @@ impl MetaInfoSettings {
         if self.texts { text.into() } else { Value::Null }
     }
 
-    /// Returns the most likely tokens of a position, in descending order of probability.
-    fn top_row(&self, entries: &[crate::openai::logprobs::TokenLogprob], top: u32) -> Value {
-        let mut sorted: Vec<_> = entries.iter().collect();
-        sorted.sort_by_key(|entry| entry.rank);
-        let row = sorted.into_iter().take(top as usize);
+    fn top_row(&self, entries: &[TokenLogprob], top: u32) -> Value {
+        let row = most_likely_tokens(entries, top).into_iter();
         row.map(|entry| json!([entry.logprob, entry.id, self.text(&entry.text)])).collect()
     }
+}
+
+/// Returns the most likely tokens of a position, in descending order of probability.
+pub(super) fn most_likely_tokens(entries: &[TokenLogprob], top: u32) -> Vec<&TokenLogprob> {
+    let mut sorted: Vec<_> = entries.iter().collect();
+    sorted.sort_by_key(|entry| entry.rank);
+    sorted.truncate(top as usize);
+    sorted
 }

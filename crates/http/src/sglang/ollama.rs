@@ -13,12 +13,11 @@ use super::disaggregation::PrefillBootstrapTarget;
 use super::endpoint;
 use super::errors::SglangResult;
 use super::loads::iso_time;
-use super::request::{self, SglangGenerationRequest, new_request_id};
+use super::request::{self, SglangGenerationRequest, StartedSglangGeneration, new_request_id};
 use super::usage::EndedRequestCounter;
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
-use crate::error;
-use crate::error::ok_json_response;
+use crate::error::{self, ok_json_response};
 use crate::generation;
 use crate::openai::chat;
 use crate::stream::{self, StreamRenderer};
@@ -54,34 +53,27 @@ enum TextMember {
 }
 
 impl TextMember {
-    fn json(self, text: &str) -> (&'static str, Value) {
-        match self {
+    /// Returns the members that every Ollama response has; the last response has the end reason.
+    fn response(self, model: &str, text: &str, done: bool) -> Value {
+        let (name, value) = match self {
             Self::Message => {
                 ("message", json!({"role": "assistant", "content": text, "images": null}))
             }
             Self::Response => ("response", text.into()),
-        }
-    }
-
-    /// Returns one JSON line of a streamed Ollama response; without `text`, the last line, which
-    /// has the end reason.
-    fn line(self, model: &str, text: Option<&str>) -> String {
-        let mut line = json!({"model": model, "created_at": timestamp()});
-        let (name, value) = self.json(text.unwrap_or_default());
-        line[name] = value;
-        line["done"] = text.is_none().into();
-        line["done_reason"] = text.is_none().then_some("stop").into();
-        format!("{line}\n")
+        };
+        json!({
+            "model": model,
+            "created_at": timestamp(),
+            name: value,
+            "done": done,
+            "done_reason": done.then_some("stop"),
+        })
     }
 
     /// Returns the JSON of an Ollama response that is not a stream; `counts` is `None` for a
     /// request without a prompt.
     fn body(self, model: &str, text: &str, counts: Option<(u64, u32, u32)>) -> Value {
-        let mut body = json!({"model": model, "created_at": timestamp()});
-        let (name, value) = self.json(text);
-        body[name] = value;
-        body["done"] = true.into();
-        body["done_reason"] = "stop".into();
+        let mut body = self.response(model, text, true);
         if self == Self::Response {
             body["context"] = Value::Null;
         }
@@ -104,10 +96,7 @@ struct OllamaRequest {
 }
 
 /// Handles `POST /api/chat`: generates the next message of a conversation, as Ollama does.
-pub(super) async fn create_ollama_chat(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> SglangResult {
+pub(super) async fn create_ollama_chat(State(app): AppState, received: RawRequest) -> SglangResult {
     let request = chat_request(&app, &received)?;
     generate_from(&app, &received, request).await
 }
@@ -138,7 +127,7 @@ fn read_options(
 
 /// Handles `POST /api/generate`: continues a prompt, as Ollama does.
 pub(super) async fn create_ollama_generation(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     received: RawRequest,
 ) -> SglangResult {
     let request: OllamaGenerateRequest =
@@ -176,19 +165,18 @@ async fn generate_from(
 ) -> SglangResult {
     let OllamaRequest { member, prompts, stream, sampling } = request;
     let lora = request::resolve_model(app, received, None, None)?;
-    let structured = sampling.is_structured_output();
     let generation = SglangGenerationRequest {
         id: new_request_id(),
         prompts,
         sampling,
+        stream,
+        // These bodies cannot name another server.
+        target: PrefillBootstrapTarget::from_request_body([&None; 3], None, &received.headers, 0)?,
         ..SglangGenerationRequest::default()
     };
-    // These bodies cannot name another server.
-    let target = PrefillBootstrapTarget::from_request_body([None; 3], None, &received.headers, 0)?;
-    let started = request::start_sglang_generation(app, received, lora, generation, &target).await;
-    let (reply, _) = started.map_err(|refused| refused.error)?;
-    let mut counter = EndedRequestCounter::new(app, stream);
-    counter.structured = structured;
+    let started = request::start_sglang_generation(app, received, lora, generation).await;
+    let StartedSglangGeneration { reply, counter, .. } =
+        started.map_err(|refused| refused.error)?;
     let model = app.service.models.displayed_model_name().to_string();
     if stream {
         let render = LineStream { member, model, counter };
@@ -236,8 +224,9 @@ impl StreamRenderer for LineStream {
                 delta.push_str(token.text);
             }
         }
-        let text = Some(delta.as_str()).filter(|_| choice.sent_end.is_none());
-        out.push_str(&self.member.line(&self.model, text));
+        let done = choice.sent_end.is_some();
+        let text = if done { "" } else { &delta };
+        out.push_str(&format!("{}\n", self.member.response(&self.model, text, done)));
     }
 
     fn write_closing(&mut self, _out: &mut String, reply: &Reply) {
@@ -250,7 +239,7 @@ impl StreamRenderer for LineStream {
 }
 
 /// Handles `GET /api/tags`: lists the models, as Ollama does.
-pub(super) async fn list_ollama_models(State(app): State<Arc<App>>) -> Response<Body> {
+pub(super) async fn list_ollama_models(State(app): AppState) -> Response<Body> {
     let name = &**app.service.models.displayed_model_name();
     let body = json!({"models": [{
         "name": name,
@@ -268,12 +257,8 @@ fn last_part(name: &str) -> &str {
 }
 
 /// Handles `POST /api/show`: describes a model, as Ollama does.
-pub(super) async fn show_ollama_model(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> SglangResult {
-    let OllamaShowRequest { model } =
-        endpoint::read_request(&app, &received, &endpoint::OLLAMA_SHOW)?;
+pub(super) async fn show_ollama_model(app: Arc<App>, request: OllamaShowRequest) -> SglangResult {
+    let model = request.model;
     let family = last_part(&model);
     let suffixes = ["-Instruct", "-Chat", "-Base"];
     let family = suffixes.iter().find_map(|end| family.strip_suffix(end)).unwrap_or(family);
@@ -287,7 +272,7 @@ pub(super) async fn show_ollama_model(
     for name in ["block_count", "embedding_length", "attention.head_count"] {
         info[format!("{family}.{name}")] = 0.into();
     }
-    let body = json!({
+    Ok(ok_json_response(&json!({
         "license": "",
         "modelfile": format!("FROM {model}\nPARAMETER num_ctx {context}\n"),
         "parameters": format!("num_ctx {context}"),
@@ -303,6 +288,5 @@ pub(super) async fn show_ollama_model(
         },
         "model_info": info,
         "capabilities": ["completion"],
-    });
-    Ok(ok_json_response(&body))
+    })))
 }

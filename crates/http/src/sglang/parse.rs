@@ -6,27 +6,21 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::errors::SglangResult;
-use super::{endpoint, errors};
+use super::errors::{self, SglangResult};
 use crate::app::App;
-use crate::body::RawRequest;
 use crate::error::ok_json_response;
 use vllm_sim_config::{MetricsCompat, list_parsers};
 use vllm_sim_python::{self as python, json::dumps_unicode};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::output_parsing::{ParseCallsRequest, SeparateReasoningRequest};
-use vllm_sim_wire::sglang::server_control::Struct;
 
 /// Handles `POST /separate_reasoning`: splits a text into reasoning and the remaining text.
 pub(super) async fn separate_reasoning(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
+    _: Arc<App>,
+    request: SeparateReasoningRequest,
 ) -> SglangResult {
-    let Struct(request): Struct<SeparateReasoningRequest> =
-        endpoint::read_request(&app, &received, &endpoint::SEPARATE_REASONING)?;
     let markers = ReasoningMarkers::of_parser(&request.reasoning_parser)?;
     let (reasoning, text) = markers.separate(&request.text);
     let mut body = json!({"reasoning_text": reasoning, "text": text});
@@ -42,12 +36,7 @@ pub(super) async fn separate_reasoning(
 }
 
 /// Handles `POST /parse_function_call`: finds the tool calls in a text.
-pub(super) async fn parse_function_call(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> SglangResult {
-    let Struct(request): Struct<ParseCallsRequest> =
-        endpoint::read_request(&app, &received, &endpoint::PARSE_FUNCTION_CALL)?;
+pub(super) async fn parse_function_call(_: Arc<App>, request: ParseCallsRequest) -> SglangResult {
     let format = CallFormat::of_parser(request.tool_call_parser.as_deref())?;
     let names = request
         .tools

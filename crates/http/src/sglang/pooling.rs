@@ -18,7 +18,7 @@ use super::pooling_inputs::{PoolingInputs, read_pooling_inputs};
 use super::request::new_request_id;
 use super::usage::prompt_only_usage_json;
 use super::{endpoint, errors};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::error::ok_json_response;
 use crate::json;
@@ -31,6 +31,7 @@ use vllm_sim_service::pooling::{class_probabilities, unit_embedding};
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::pooling::{
     EncodeRequest, SglangClassifyRequest, SglangEmbeddingRequest, SglangRerankRequest,
+    check_pooling_input,
 };
 
 /// Error message for a request for vectors to a model that generates text.
@@ -44,11 +45,9 @@ pub(super) fn has_generation_model(app: &App) -> bool {
 
 /// Handles `POST /v1/embeddings`: returns an embedding vector per input.
 pub(super) async fn create_embeddings(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
+    app: Arc<App>,
+    request: SglangEmbeddingRequest,
 ) -> SglangResult {
-    let request: SglangEmbeddingRequest =
-        endpoint::read_request(&app, &received, &endpoint::EMBEDDINGS)?;
     request.validate_embedding_request()?;
     let inputs = read_pooling_inputs(&app, &request.input).await?;
     let length = vector_length(&app, request.dimensions)?;
@@ -75,18 +74,12 @@ pub(super) async fn create_embeddings(
 }
 
 /// Handles `POST /encode`: returns SGLang's native vector results.
-pub(super) async fn encode_inputs(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> Response<Body> {
+pub(super) async fn encode_inputs(State(app): AppState, received: RawRequest) -> Response<Body> {
     native(encoded(&app, &received, &endpoint::ENCODE).await)
 }
 
 /// Handles `POST /classify` like `POST /encode`, as SGLang does.
-pub(super) async fn classify_inputs(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> Response<Body> {
+pub(super) async fn classify_inputs(State(app): AppState, received: RawRequest) -> Response<Body> {
     native(encoded(&app, &received, &endpoint::CLASSIFY).await)
 }
 
@@ -162,12 +155,10 @@ fn pooled_meta(id: &str, tokens: usize, version: &str) -> Value {
 
 /// Handles `POST /v1/classify`: returns the class probabilities of each input.
 pub(super) async fn create_classification(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
+    app: Arc<App>,
+    request: SglangClassifyRequest,
 ) -> SglangResult {
-    let request: SglangClassifyRequest =
-        endpoint::read_request(&app, &received, &endpoint::V1_CLASSIFY)?;
-    request.validate_classify_request()?;
+    check_pooling_input(&request.input)?;
     let inputs = read_pooling_inputs(&app, &request.input).await?;
     check_embedding_model(&app)?;
     let count = app.settings.pooling.num_labels.max(1);
@@ -183,20 +174,18 @@ pub(super) async fn create_classification(
         })
     });
     let data: Vec<Value> = data.collect();
-    let body = json!({
+    Ok(ok_json_response(&json!({
         "id": format!("classify-{}", new_request_id()),
         "object": "list",
         "created": unix_now_secs() as u64,
         "model": **app.service.models.displayed_model_name(),
         "data": data,
         "usage": prompt_only_usage_json(inputs.input_token_count()),
-    });
-    Ok(ok_json_response(&body))
+    })))
 }
 
 /// Handles `POST /v1/rerank`: scores documents against a query.
-pub(super) async fn rerank(State(app): State<Arc<App>>, received: RawRequest) -> SglangResult {
-    let request: SglangRerankRequest = endpoint::read_request(&app, &received, &endpoint::RERANK)?;
+pub(super) async fn rerank(app: Arc<App>, request: SglangRerankRequest) -> SglangResult {
     request.validate_rerank_request()?;
     let query = content_text(&request.query);
     let texts: Vec<String> = request.documents.iter().map(content_text).collect();

@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use super::request::conversation_token_ids;
 use crate::app::App;
-use crate::openai::chat;
 use crate::pooling::encode_text;
-use vllm_sim_service::prompt::PromptLengthLimit;
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::openai::chat::ChatRequest;
@@ -90,11 +89,9 @@ async fn read_input(app: &Arc<App>, input: &Value) -> Result<Vec<u32>, Fault> {
 /// Returns the token ids of a text as the only message of a conversation.
 async fn message_ids(app: &Arc<App>, text: &str) -> Result<Vec<u32>, Fault> {
     let body = json!({"messages": [{"role": "user", "content": text}]});
-    let mut chat = ChatRequest::parse_chat_request(&body, &app.rules.defaults.bounds)?;
-    let mut conversation = chat::chat_conversation(app, &mut chat);
-    conversation.bound = PromptLengthLimit::None;
+    let chat = ChatRequest::parse_chat_request(&body, &app.rules.defaults.bounds)?;
     // The rendered text is encoded once more, with the tokens that begin every text.
     let mut ids = app.service.generator.tokenizer().encode("", SpecialTokenHandling::With);
-    ids.extend(app.service.tokenize_conversation(&app.rules, &mut conversation).await?.0);
+    ids.extend(conversation_token_ids(app, chat).await?);
     Ok(ids)
 }

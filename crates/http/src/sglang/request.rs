@@ -6,16 +6,20 @@ use axum::http::HeaderMap;
 use serde_json::Value;
 
 use super::disaggregation::PrefillBootstrapTarget;
+use super::meta::{LogprobOptions, MetaInfoSettings};
+use super::usage::EndedRequestCounter;
 use crate::app::App;
 use crate::body::RawRequest;
 use crate::generation;
+use crate::openai::chat;
 use crate::request_head::names;
-use vllm_sim_service::prompt::PromptSource;
+use vllm_sim_service::prompt::{PromptLengthLimit, PromptSource};
 use vllm_sim_service::{
     GenerationJob, GenerationRequest, KvBlockSaltAndSession, KvTransfer, LoraAdapter,
     OutputTokenBudget, RejectedRequest, Reply, RequestSubmissionChecks, RequestedTools,
 };
 use vllm_sim_wire::fault::Fault;
+use vllm_sim_wire::openai::chat::ChatRequest;
 use vllm_sim_wire::sglang::sampling::SglangSamplingParams;
 
 /// Fields of a generation request that SGLang's routes read from request bodies.
@@ -32,15 +36,16 @@ pub(super) struct SglangGenerationRequest {
     pub(super) parses_calls: bool,
     pub(super) reasoning: Option<f64>,
     pub(super) echo: bool,
+    pub(super) stream: bool,
+    pub(super) target: PrefillBootstrapTarget,
 }
 
-/// Options for the log probabilities of a response.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct LogprobOptions {
-    /// Number of most likely tokens reported at each position; `None` reports no log probabilities.
-    pub(super) top: Option<u32>,
-    /// First prompt position whose log probability is reported; `None` reports output tokens only.
-    pub(super) start: Option<usize>,
+/// A started generation, with what the response of an SGLang route needs.
+pub(super) struct StartedSglangGeneration {
+    pub(super) reply: Reply,
+    pub(super) job: Box<GenerationJob>,
+    pub(super) meta: MetaInfoSettings,
+    pub(super) counter: EndedRequestCounter,
 }
 
 /// Returns a new request id: 32 hex digits, as Python's `uuid4().hex`.
@@ -74,6 +79,16 @@ pub(super) fn check_unused_request_id(app: &App, id: &str) -> Result<(), Fault> 
 /// Returns the first element of a JSON list; a value that is not a list is returned unchanged.
 pub(super) fn first_element_or_self(value: &Value) -> &Value {
     value.as_array().map_or(value, |items| items.first().unwrap_or(&Value::Null))
+}
+
+/// Returns the token ids of a conversation's prompt, however many they are.
+pub(super) async fn conversation_token_ids(
+    app: &App,
+    mut chat: ChatRequest,
+) -> Result<Vec<u32>, Fault> {
+    let mut conversation = chat::chat_conversation(app, &mut chat);
+    conversation.bound = PromptLengthLimit::None;
+    Ok(app.service.tokenize_conversation(&app.rules, &mut conversation).await?.0)
 }
 
 /// Returns the salt of the prefix cache; `None` for an empty one.
@@ -184,16 +199,15 @@ pub(super) async fn start_sglang_generation(
     received: &RawRequest,
     lora: Option<Arc<LoraAdapter>>,
     from: SglangGenerationRequest,
-    target: &PrefillBootstrapTarget,
-) -> Result<(Reply, Box<GenerationJob>), RejectedRequest<Fault>> {
+) -> Result<StartedSglangGeneration, RejectedRequest<Fault>> {
     let LogprobOptions { top, start } = from.logprobs;
     let grammar = from.sampling.output_grammar_kind();
     let ranks = app.rules.limits.data_parallel_ranks;
     let (transfer, room_rank) = match &app.disaggregation {
         None => (KvTransfer::Local, None),
         Some(pair) => (
-            pair.kv_transfer_of_request(&from.id, target)?,
-            pair.rank_of_bootstrap_room(target.room, ranks),
+            pair.kv_transfer_of_request(&from.id, &from.target)?,
+            pair.rank_of_bootstrap_room(from.target.room, ranks),
         ),
     };
     let request = GenerationRequest {
@@ -219,10 +233,13 @@ pub(super) async fn start_sglang_generation(
     };
     let request = GenerationRequest { rank: from.rank.or(room_rank), ..request };
     let started = generation::start_generation(app, lora, request).await;
-    started.map_err(|RejectedRequest { error, late }| match grammar {
+    let (reply, job) = started.map_err(|RejectedRequest { error, late }| match grammar {
         Some(kind) => RejectedRequest { error: grammar_fault(error, kind), late },
         None => RejectedRequest { error, late },
-    })
+    })?;
+    let meta = MetaInfoSettings::new(app, &job, from.logprobs, from.rank);
+    let counter = EndedRequestCounter::new(app, from.stream, grammar.is_some());
+    Ok(StartedSglangGeneration { reply, job, meta, counter })
 }
 
 /// Returns SGLang's error for a structured-output grammar that does not compile.

@@ -14,7 +14,7 @@ use super::chat::{StartedChatGeneration, reply_tool_call_rendering, start_chat};
 use super::messages::EMPTY_CONVERSATION_ERROR;
 use super::responses_render::{ResponseStream, SglangResponsesFormat};
 use super::{endpoint, errors};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::error;
 use crate::generation;
@@ -25,10 +25,7 @@ use vllm_sim_wire::sglang::errors::construct_python_object;
 use vllm_sim_wire::sglang::responses::{STORE_DISABLED_MESSAGE, SglangResponsesRequest};
 
 /// Handles `POST /v1/responses`: generates a Responses API response.
-pub(super) async fn create_response(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> Response<Body> {
+pub(super) async fn create_response(State(app): AppState, received: RawRequest) -> Response<Body> {
     answer(&app, &received).await.unwrap_or_else(|fault| error_response(&fault))
 }
 

@@ -216,9 +216,14 @@ impl ResponseStream {
         Self { format, counter, sequence: 0, open: None, done: Vec::new() }
     }
 
-    /// Appends a Responses API event; its last members are sequence number and type, as in SGLang.
+    /// Appends a Responses API event; its last members are sequence number, text if any, and type,
+    /// as in SGLang.
     fn write_event(&mut self, out: &mut String, kind: &str, mut event: Value) {
+        let text = event.as_object_mut().and_then(|members| members.shift_remove("text"));
         event["sequence_number"] = self.sequence.into();
+        if let Some(text) = text {
+            event["text"] = text;
+        }
         event["type"] = kind.into();
         self.sequence += 1;
         out.push_str(&format!("event: {kind}\ndata: {event}\n\n"));
@@ -273,61 +278,37 @@ impl ResponseStream {
             return;
         };
         let index = self.done.len();
-        let place = |extra: Value| {
-            let mut event = json!({"content_index": 0, "item_id": id, "output_index": index});
-            for (name, value) in extra.as_object().into_iter().flatten() {
-                event[name] = value.clone();
-            }
-            event
-        };
-        let item = match channel {
+        let (item, part) = match channel {
             OutputChannel::Call(call) => {
                 let name = choice.script.calls.get(usize::from(call)).map(String::as_str);
-                let number = self.sequence;
-                self.sequence += 1;
-                let kind = "response.function_call_arguments.done";
                 let event = json!({
-                    "arguments": text,
-                    "item_id": id,
-                    "name": name,
-                    "output_index": index,
-                    "sequence_number": number,
-                    "type": kind,
+                    "arguments": text, "item_id": id, "name": name, "output_index": index,
                 });
-                out.push_str(&format!("event: {kind}\ndata: {event}\n\n"));
+                self.write_event(out, "response.function_call_arguments.done", event);
                 let call_id = self.format.chat.tool_call_id(0, usize::from(call));
-                call_item(&id, &call_id, (name, Some(&text), "completed"))
+                (call_item(&id, &call_id, (name, Some(&text), "completed")), None)
             }
             OutputChannel::Reasoning => {
-                let number = self.sequence;
-                self.sequence += 1;
-                let kind = "response.reasoning_text.done";
-                let event = place(json!({"sequence_number": number, "text": text, "type": kind}));
-                out.push_str(&format!("event: {kind}\ndata: {event}\n\n"));
+                let event =
+                    json!({"content_index": 0, "item_id": id, "output_index": index, "text": text});
+                self.write_event(out, "response.reasoning_text.done", event);
                 let part = json!({"text": text, "type": "reasoning_text"});
-                let event = place(json!({"part": part}));
-                self.write_event(out, "response.content_part.done", event);
-                reasoning_item(&id, &text, "completed")
+                (reasoning_item(&id, &text, "completed"), Some(part))
             }
             _ => {
-                let number = self.sequence;
-                self.sequence += 1;
-                let kind = "response.output_text.done";
                 let event = json!({
-                    "content_index": 0,
-                    "item_id": id,
-                    "logprobs": [],
-                    "output_index": index,
-                    "sequence_number": number,
+                    "content_index": 0, "item_id": id, "logprobs": [], "output_index": index,
                     "text": text,
-                    "type": kind,
                 });
-                out.push_str(&format!("event: {kind}\ndata: {event}\n\n"));
-                let event = place(json!({"part": text_part(&text, Value::Null)}));
-                self.write_event(out, "response.content_part.done", event);
-                message_item(&id, &text, Value::Null)
+                self.write_event(out, "response.output_text.done", event);
+                (message_item(&id, &text, Value::Null), Some(text_part(&text, Value::Null)))
             }
         };
+        if let Some(part) = part {
+            let event =
+                json!({"content_index": 0, "item_id": id, "output_index": index, "part": part});
+            self.write_event(out, "response.content_part.done", event);
+        }
         let event = json!({"item": item, "output_index": index});
         self.write_event(out, "response.output_item.done", event);
         self.done.push(item);

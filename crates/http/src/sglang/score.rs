@@ -6,16 +6,13 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
 use serde_json::{Value, json};
 
-use super::endpoint;
 use super::errors::SglangResult;
 use super::pooling::has_generation_model;
 use super::pooling_inputs::{PoolingInputs, read_pooling_inputs};
 use super::usage::prompt_only_usage_json;
 use crate::app::App;
-use crate::body::RawRequest;
 use crate::error::ok_json_response;
 use vllm_sim_python::python_repr;
 use vllm_sim_random::mix_u64_pair;
@@ -24,11 +21,7 @@ use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::sglang::pooling::SglangScoreRequest;
 
 /// Handles `POST /v1/score`: scores items by the probabilities of label tokens or classes.
-pub(super) async fn create_score(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> SglangResult {
-    let request: SglangScoreRequest = endpoint::read_request(&app, &received, &endpoint::SCORE)?;
+pub(super) async fn create_score(app: Arc<App>, request: SglangScoreRequest) -> SglangResult {
     check(&app, &request)?;
     let items = request.items.as_ref().filter(|items| !items.is_null());
     let items = items.ok_or_else(|| Fault::bad_request("items must be provided"))?;
@@ -52,15 +45,14 @@ pub(super) async fn create_score(
         });
         logprobs.push(values);
     }
-    let body = json!({
+    Ok(ok_json_response(&json!({
         "scores": scores,
         "pooled_hidden_states": null,
         "token_logprobs": request.return_token_logprobs.then_some(logprobs),
         "model": request.model,
         "usage": prompt_only_usage_json(prompts.input_token_count()),
         "object": "scoring",
-    });
-    Ok(ok_json_response(&body))
+    })))
 }
 
 /// Checks the members of a score request that do not depend on its items.

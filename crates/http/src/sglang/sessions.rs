@@ -4,18 +4,14 @@
 
 use std::sync::Arc;
 
-use axum::extract::State;
 use axum::http::StatusCode;
 use serde_json::Value;
 
-use super::errors::SglangResult;
-use super::{endpoint, errors};
+use super::errors::{self, SglangResult};
 use crate::app::App;
-use crate::body::RawRequest;
-use crate::error;
-use crate::error::ok_json_response;
+use crate::error::{self, ok_json_response};
 use vllm_sim_wire::fault::Fault;
-use vllm_sim_wire::sglang::server_control::{CloseSessionRequest, OpenSessionRequest, Struct};
+use vllm_sim_wire::sglang::server_control::{CloseSessionRequest, OpenSessionRequest};
 
 /// Error message for a session that cannot be opened.
 const NOT_OPENED: &str =
@@ -26,12 +22,7 @@ const STREAMING_DISABLED: &str = "Streaming sessions are disabled. Please relaun
      --enable-streaming-session.";
 
 /// Handles `POST /open_session`: returns the id of the session.
-pub(super) async fn open_session(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> SglangResult {
-    let Struct(request): Struct<OpenSessionRequest> =
-        endpoint::read_request(&app, &received, &endpoint::OPEN_SESSION)?;
+pub(super) async fn open_session(app: Arc<App>, request: OpenSessionRequest) -> SglangResult {
     if request.streaming == Some(true) {
         return Ok(errors::native_route_error_response(&Fault::bad_request(STREAMING_DISABLED)));
     }
@@ -43,12 +34,7 @@ pub(super) async fn open_session(
 }
 
 /// Handles `POST /close_session`: closes a session; an unknown id is not an error.
-pub(super) async fn close_session(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> SglangResult {
-    let Struct(CloseSessionRequest { session_id }) =
-        endpoint::read_request(&app, &received, &endpoint::CLOSE_SESSION)?;
-    app.sglang.sessions.close_session(&session_id);
+pub(super) async fn close_session(app: Arc<App>, request: CloseSessionRequest) -> SglangResult {
+    app.sglang.sessions.close_session(&request.session_id);
     Ok(error::empty_response(StatusCode::OK))
 }

@@ -12,10 +12,9 @@ use serde_json::{Map, Value, json};
 
 use super::decisions::{ScoredDecision, check_decision_server, score};
 use super::errors::SglangResult;
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
-use crate::error;
-use crate::error::ok_json_response;
+use crate::error::{self, ok_json_response};
 use vllm_sim_python::orjson_loads;
 use vllm_sim_wire::body;
 use vllm_sim_wire::fastapi;
@@ -28,7 +27,7 @@ const MAX_OPTIONS: usize = 26;
 
 /// Handles `POST /v1/systemone`.
 pub(super) async fn create_systemone_decisions(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     received: RawRequest,
 ) -> SglangResult {
     match answer(&app, &received).await {
@@ -60,12 +59,11 @@ async fn answer(app: &Arc<App>, received: &RawRequest) -> Result<Response<Body>,
         tokens += scored.prompt.len();
         answers.insert(id.clone(), answer_json(&decision, &scored));
     }
-    let body = json!({
+    Ok(ok_json_response(&json!({
         "model": **app.service.models.displayed_model_name(),
         "answers": answers,
         "usage": {"input_tokens": tokens, "output_tokens": 0},
-    });
-    Ok(ok_json_response(&body))
+    })))
 }
 
 /// Returns the body of a request as JSON.

@@ -9,18 +9,17 @@ use serde_json::{Value, json};
 
 use super::endpoint;
 use super::errors::SglangResult;
-use crate::app::App;
+use super::request::conversation_token_ids;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::error::ok_json_response;
-use crate::openai::chat;
-use vllm_sim_service::prompt::PromptLengthLimit;
 use vllm_sim_service::run_blocking_if_large;
 use vllm_sim_tokenizer::SpecialTokenHandling;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::sglang::chat::{SglangChatRequest, ToolCallRendering};
 use vllm_sim_wire::sglang::tokenize::{SglangDetokenizeRequest, SglangTokenizeRequest};
 
-pub(super) async fn tokenize(State(app): State<Arc<App>>, received: RawRequest) -> SglangResult {
+pub(super) async fn tokenize(State(app): AppState, received: RawRequest) -> SglangResult {
     Ok(ok_json_response(&token_ids(&app, &received).await?))
 }
 
@@ -60,14 +59,12 @@ async fn conversation_ids(app: &Arc<App>, body: &Value) -> Result<Vec<u32>, Faul
     let request =
         endpoint::read_parsed_body::<SglangChatRequest>(app, Some(body), &endpoint::TOKENIZE)?;
     request.validate_chat_request(&app.rules.limits, None)?;
-    let mut chat =
-        request.read_conversation(ToolCallRendering::Parsed, &app.rules.defaults.bounds)?;
-    let mut conversation = chat::chat_conversation(app, &mut chat);
-    conversation.bound = PromptLengthLimit::None;
-    Ok(app.service.tokenize_conversation(&app.rules, &mut conversation).await?.0)
+    let bounds = &app.rules.defaults.bounds;
+    let chat = request.read_conversation(ToolCallRendering::Parsed, bounds)?;
+    conversation_token_ids(app, chat).await
 }
 
-pub(super) async fn detokenize(State(app): State<Arc<App>>, received: RawRequest) -> SglangResult {
+pub(super) async fn detokenize(State(app): AppState, received: RawRequest) -> SglangResult {
     Ok(ok_json_response(&json!({"text": texts(&app, &received)?})))
 }
 

@@ -3,14 +3,12 @@
 //! Source: SGLang 0.5.23 `http_server.py` (`openai_v1_audio_transcriptions`),
 //! `openai/serving_transcription.py`, `openai/transcription_adapters/whisper.py`.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use serde_json::{Value, json};
 
 use super::errors::SglangResult;
 use super::{endpoint, errors};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::audio::AudioUploadForm;
 use crate::body::RawRequest;
 use vllm_sim_wire::fault::{ErrorType, Fault};
@@ -20,7 +18,7 @@ use vllm_sim_wire::sglang::transcription::{TranscriptionForm, missing_file_error
 ///
 /// SGLang passes parameters of speech to the model's sampling parameters, which do not know them.
 pub(super) async fn create_transcription(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     received: RawRequest,
 ) -> SglangResult {
     let form = read_form(&app, &received).await?;

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 use super::session_store::SessionTurn;
 use crate::app::App;
 use crate::openai::response_settings::{TokenCounts, end_reason_of_choice};
-use vllm_sim_engine::SequenceEndReason;
+use vllm_sim_engine::{SequenceEndReason, SimTime};
 use vllm_sim_observe::metrics::{FinishedRequest, Metrics};
 use vllm_sim_service::{Reply, ReplyChoice};
 use vllm_sim_wire::openai::shared_request_fields::StreamOptions;
@@ -112,15 +112,15 @@ pub(super) struct EndedRequestCounter {
     metrics: Arc<Metrics>,
     streaming: bool,
     /// Whether the request asks for structured output.
-    pub(super) structured: bool,
+    structured: bool,
     /// The request's session, which stores the request's tokens at its end; `None` without a
     /// session.
     pub(super) session: Option<SessionTurn>,
 }
 
 impl EndedRequestCounter {
-    pub(super) fn new(app: &App, streaming: bool) -> Self {
-        Self { metrics: app.metrics.clone(), streaming, structured: false, session: None }
+    pub(super) fn new(app: &App, streaming: bool, structured: bool) -> Self {
+        Self { metrics: app.metrics.clone(), streaming, structured, session: None }
     }
 
     /// Counts every choice of an ended reply as a request in the metrics, and stores its tokens in
@@ -135,6 +135,7 @@ impl EndedRequestCounter {
             let output_tokens = choice.released_tokens();
             let progress = choice.sequence_progress();
             let [_, first, last] = progress.admission_first_latest_token_times();
+            let latency = |until: SimTime| (until - progress.arrived).as_secs_f64();
             metrics.on_finished(&FinishedRequest {
                 streaming: self.streaming,
                 structured: self.structured,
@@ -142,17 +143,9 @@ impl EndedRequestCounter {
                 prompt_tokens,
                 cached_tokens: cached_tokens(choice, prompt_tokens),
                 output_tokens,
-                ttft_s: (output_tokens > 0).then(|| (first - progress.arrived).as_secs_f64()),
-                e2e_s: end_latency(choice, last),
+                ttft_s: (output_tokens > 0).then(|| latency(first)),
+                e2e_s: if output_tokens > 0 { latency(last) } else { 0.0 },
             });
         }
-    }
-}
-
-/// Returns the time from a choice's arrival to its last token, in seconds.
-fn end_latency(choice: &ReplyChoice, last: vllm_sim_engine::SimTime) -> f64 {
-    match choice.released_tokens() {
-        0 => 0.0,
-        _ => (last - choice.sequence_progress().arrived).as_secs_f64(),
     }
 }

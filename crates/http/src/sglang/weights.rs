@@ -8,17 +8,14 @@
 use std::sync::Arc;
 
 use axum::body::Body;
-use axum::extract::State;
 use axum::http::{Response, StatusCode};
-use axum::routing::post;
 use serde_json::{Value, json};
 
-use super::errors::SglangResult;
-use super::{control, endpoint, errors};
+use super::control;
+use super::endpoint::{self, POST, struct_route};
+use super::errors::{self, SglangResult};
 use crate::app::{App, Route};
-use crate::body::RawRequest;
-use crate::error;
-use crate::error::ok_json_response;
+use crate::error::{self, ok_json_response};
 use vllm_sim_python::python_repr_of_str;
 use vllm_sim_service::PrefixCacheResetScope;
 use vllm_sim_wire::fastapi::RouteFunction;
@@ -35,17 +32,8 @@ use vllm_sim_wire::sglang::weight_requests::{
 /// Success text of a weight update from files or from tensors of another process.
 const UPDATED: &str = "Succeeded to update model weights.";
 
-fn respond<T>(
-    app: &App,
-    received: &RawRequest,
-    at: &RouteFunction,
-    body: impl FnOnce(&T) -> Value,
-) -> SglangResult
-where
-    Struct<T>: RequestField,
-    T: UpdateEffects,
-{
-    let Struct(request): Struct<T> = endpoint::read_request(app, received, at)?;
+/// Applies the effects of an update of the weights, and returns the response with this body.
+fn respond(app: &App, request: &impl UpdateEffects, body: &Value) -> SglangResult {
     if request.aborts_requests() {
         control::abort_all_requests(app);
     }
@@ -55,7 +43,7 @@ where
     if let Some(version) = request.weight_version() {
         app.weight_version.store(Arc::new(version.to_owned()));
     }
-    Ok(ok_json_response(&body(&request)))
+    Ok(ok_json_response(body))
 }
 
 fn with_version(message: &str, request: &impl UpdateEffects) -> String {
@@ -93,42 +81,29 @@ pub(super) fn weight_update_routes() -> [Route; 7] {
 fn update_route<T>(at: &'static RouteFunction, message: &'static str) -> Route
 where
     Struct<T>: RequestField,
-    T: UpdateEffects + 'static,
+    T: UpdateEffects + Send + 'static,
 {
-    let body =
-        move |request: &T| json!({"success": true, "message": with_version(message, request)});
-    let handler = move |State(app): State<Arc<App>>, received: RawRequest| {
-        std::future::ready(respond::<T>(&app, &received, at, body))
-    };
-    (at.path, at.method, post(handler))
+    struct_route(POST, at, move |app: Arc<App>, request: T| {
+        let body = json!({"success": true, "message": with_version(message, &request)});
+        std::future::ready(respond(&app, &request, &body))
+    })
 }
 
 /// Handles `POST /update_weights_from_disk`.
 pub(super) async fn update_weights_from_disk(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
+    app: Arc<App>,
+    request: UpdateWeightsFromDiskRequest,
 ) -> SglangResult {
     let ranks = app.service.rank_engines().len();
-    respond::<UpdateWeightsFromDiskRequest>(
-        &app,
-        &received,
-        &endpoint::UPDATE_WEIGHTS_FROM_DISK,
-        |request| {
-            // Several ranks answer one by one.
-            let paused = if ranks == 1 { json!(0) } else { json!(vec![0; ranks]) };
-            let message = with_version(&vec![UPDATED; ranks].join(" | "), request);
-            json!({"success": true, "message": message, "num_paused_requests": paused})
-        },
-    )
+    // Several ranks answer one by one.
+    let paused = if ranks == 1 { json!(0) } else { json!(vec![0; ranks]) };
+    let message = with_version(&vec![UPDATED; ranks].join(" | "), &request);
+    let body = json!({"success": true, "message": message, "num_paused_requests": paused});
+    respond(&app, &request, &body)
 }
 
 /// Handles `POST /get_weights_by_name`: no parameter exists.
-pub(super) async fn get_weights_by_name(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> SglangResult {
-    let at = &endpoint::GET_WEIGHTS_BY_NAME;
-    endpoint::read_request::<Struct<WeightsByNameRequest>>(&app, &received, at)?;
+pub(super) async fn get_weights_by_name(_: Arc<App>, _: WeightsByNameRequest) -> SglangResult {
     let fault = Fault::bad_request("Get parameter by name failed");
     Ok(errors::native_route_error_response(&fault))
 }
@@ -137,12 +112,9 @@ pub(super) async fn get_weights_by_name(
 ///
 /// Source: SGLang 0.5.23 `srt/utils/weight_checker.py`, `handle`.
 pub(super) async fn check_weights(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
+    _: Arc<App>,
+    request: Option<Struct<CheckWeightsRequest>>,
 ) -> SglangResult {
-    let at = &endpoint::WEIGHTS_CHECKER;
-    let request =
-        endpoint::read_request::<Option<Struct<CheckWeightsRequest>>>(&app, &received, at)?;
     let action = request.map_or_else(|| "checksum".to_owned(), |Struct(request)| request.action);
     let failure = match action.as_str() {
         "snapshot" | "compare" => None,

@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::{HeaderMap, Response};
 use serde_json::{Map, Value, json};
 
-use super::app::App;
+use super::app::{App, AppState};
 use super::media;
 use super::request_head::names;
 use super::request_head::new_random_hex_id;
@@ -258,7 +258,7 @@ pub(crate) fn cache_hit_threshold(app: &App, headers: &HeaderMap, request: &Valu
 
 /// Handles `GET /query` of Mooncake's bootstrap server: lists data-parallel ranks and their engine
 /// ids.
-pub(crate) async fn query_bootstrap(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn query_bootstrap(State(app): AppState) -> Response<Body> {
     let parallel = &app.settings.parallel;
     let (first, count) = parallel.local_ranks;
     let own = (first..first + count).map(|rank| (rank, app.engine_id.to_string()));

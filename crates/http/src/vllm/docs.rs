@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::io::Read;
-use std::sync::Arc;
 
 use axum::body::Body;
 use axum::extract::State;
@@ -13,7 +12,7 @@ use axum::http::{Response, StatusCode};
 use serde_json::{Map, Value, json};
 
 use super::own_routes;
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::error;
 use crate::html_page::html_page_response;
 use vllm_sim_wire::VllmVersion;
@@ -26,7 +25,7 @@ const OPENAPI_GZ: &[u8] = include_bytes!("openapi.json.gz");
 /// newer release to that of its release.
 const OLDER_OPENAPI_GZ: &[u8] = include_bytes!("openapi_older.json.gz");
 
-pub(crate) async fn get_openapi(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn get_openapi(State(app): AppState) -> Response<Body> {
     // Cached: the schema does not change while the server runs.
     let text = app.openapi.get_or_init(|| openapi_json(&app).into());
     error::json_response(StatusCode::OK, text.to_string())
@@ -186,7 +185,7 @@ fn collect_schema_references(value: &Value, out: &mut Vec<String>) {
 
 /// Handles `GET /docs` and `GET /redoc`: returns a page that lists the routes and loads nothing
 /// from other hosts.
-pub(crate) async fn get_api_docs_page(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn get_api_docs_page(State(app): AppState) -> Response<Body> {
     html_page_response(PAGE.replace("{root}", &app.settings.server.root_path))
 }
 

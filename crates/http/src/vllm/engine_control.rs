@@ -1,17 +1,14 @@
 //! Routes that pause, resume and reset the engines, or abort requests.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, StatusCode, Uri};
 use serde_json::{Value, json};
 
 use super::{http_exception, parse_raw_json};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
-use crate::error::HandlerResult;
-use crate::error::ok_json_response;
+use crate::error::{HandlerResult, ok_json_response};
 use crate::{error, query};
 use vllm_sim_engine::driver::unix_now_secs;
 use vllm_sim_observe::metrics::{AdminOperation, SleepState};
@@ -19,7 +16,7 @@ use vllm_sim_service::{PauseMode, PrefixCacheResetScope, SleepTag};
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::server_control::{PauseQuery, ResetPrefixCacheQuery, SleepQuery};
 
-pub(crate) async fn sleep_engines(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
+pub(crate) async fn sleep_engines(State(app): AppState, uri: Uri) -> HandlerResult {
     let query: SleepQuery = query::read_query(&uri)?;
     let level = u8::try_from(query.level).unwrap_or(1);
     if app.settings.has_lenient_sleep {
@@ -49,7 +46,7 @@ pub(crate) async fn sleep_engines(State(app): State<Arc<App>>, uri: Uri) -> Hand
     Ok(app.dialect.properties().operator_route_style.operation_success_response(&done))
 }
 
-pub(crate) async fn wake_up_engines(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
+pub(crate) async fn wake_up_engines(State(app): AppState, uri: Uri) -> HandlerResult {
     let tags = query::query_values(&uri, "tags");
     let mut assets = Vec::new();
     for tag in &tags {
@@ -84,12 +81,12 @@ pub(crate) async fn wake_up_engines(State(app): State<Arc<App>>, uri: Uri) -> Ha
     Ok(ok_json_response(&json!({"status": status, "tags": tags_or_null(&tags)})))
 }
 
-pub(crate) async fn is_sleeping(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn is_sleeping(State(app): AppState) -> Response<Body> {
     let control = &app.service.control;
     ok_json_response(&json!({"is_sleeping": control.is_asleep() || control.is_paused()}))
 }
 
-pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> HandlerResult {
+pub(crate) async fn release_kv_cache_memory(State(app): AppState) -> HandlerResult {
     if !app.service.control.is_paused() {
         let message = "KV cache memory can only be released while generation is paused.";
         return Err(Fault::new(500, ErrorType::InternalServer, message));
@@ -100,7 +97,7 @@ pub(crate) async fn release_kv_cache_memory(State(app): State<Arc<App>>) -> Hand
     Ok(ok_json_response(&json!({"status": "kv_cache_released"})))
 }
 
-pub(crate) async fn pause_engines(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
+pub(crate) async fn pause_engines(State(app): AppState, uri: Uri) -> HandlerResult {
     let query: PauseQuery = query::read_query(&uri)?;
     let halt = parse_pause_mode(&query.mode);
     if query.clear_cache {
@@ -119,16 +116,16 @@ pub(crate) async fn pause_engines(State(app): State<Arc<App>>, uri: Uri) -> Hand
 }
 
 /// Handles `POST /resume`: resumes paused engines; succeeds even if none is paused.
-pub(crate) async fn resume_engines(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn resume_engines(State(app): AppState) -> Response<Body> {
     app.service.resume_generation();
     ok_json_response(&json!({"status": "resumed"}))
 }
 
-pub(crate) async fn is_paused(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn is_paused(State(app): AppState) -> Response<Body> {
     ok_json_response(&json!({"is_paused": app.service.control.is_paused()}))
 }
 
-pub(crate) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
+pub(crate) async fn reset_prefix_cache(State(app): AppState, uri: Uri) -> HandlerResult {
     let query: ResetPrefixCacheQuery = query::read_query(&uri)?;
     if query.reset_external {
         app.service.reset_host_cache();
@@ -141,23 +138,20 @@ pub(crate) async fn reset_prefix_cache(State(app): State<Arc<App>>, uri: Uri) ->
 }
 
 /// Handles `POST /reset_mm_cache`: clears the cache of processed media items.
-pub(crate) async fn reset_mm_cache(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn reset_mm_cache(State(app): AppState) -> Response<Body> {
     app.service.media_cache.clear_media_cache();
     error::empty_response(StatusCode::OK)
 }
 
 /// Handles `POST /reset_encoder_cache`: clears the cache of media encoder outputs.
-pub(crate) async fn reset_encoder_cache(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn reset_encoder_cache(State(app): AppState) -> Response<Body> {
     app.service.reset_encoder_cache();
     error::empty_response(StatusCode::OK)
 }
 
 /// Handles `POST /abort_requests` in development mode: aborts the named requests, or all if none is
 /// named.
-pub(crate) async fn abort_requests(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> HandlerResult {
+pub(crate) async fn abort_requests(State(app): AppState, received: RawRequest) -> HandlerResult {
     let bytes = &received.bytes;
     let value =
         if bytes.is_empty() { Value::Null } else { parse_raw_json(bytes, "Invalid JSON format")? };
@@ -169,7 +163,7 @@ pub(crate) async fn abort_requests(
 /// Handles `POST /inference/v1/abort_requests`: aborts the named requests; returns an empty 200
 /// even if none is found.
 pub(crate) async fn abort_generate_requests(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     received: RawRequest,
 ) -> HandlerResult {
     let bytes = &received.bytes;

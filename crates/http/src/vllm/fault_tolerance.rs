@@ -3,24 +3,17 @@
 //! Source: vLLM 0.33 `entrypoints/serve/fault_tolerance/api_router.py`,
 //! `v1/engine/core_client.py`.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::{http_exception, parse_raw_json};
-use crate::app::App;
+use crate::app::AppState;
 use crate::body::RawRequest;
-use crate::error;
-use crate::error::HandlerResult;
-use crate::error::ok_json_response;
+use crate::error::{self, HandlerResult, ok_json_response};
 
-pub(crate) async fn apply_fault_tolerance(
-    State(_app): State<Arc<App>>,
-    received: RawRequest,
-) -> HandlerResult {
+pub(crate) async fn apply_fault_tolerance(received: RawRequest) -> HandlerResult {
     vllm_sim_wire::body::check_json_content_type(received.media_type())?;
     let value = parse_raw_json(&received.bytes, "Invalid JSON format")?;
     if !value.is_object() {
@@ -49,7 +42,7 @@ pub(crate) async fn apply_fault_tolerance(
     Ok(error::json_response(StatusCode::ACCEPTED, accepted.to_string()))
 }
 
-pub(crate) async fn fault_tolerance_status(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn fault_tolerance_status(State(app): AppState) -> Response<Body> {
     let (first, count) = app.settings.parallel.local_ranks;
     let engines: Vec<Value> =
         (first..first + count).map(|rank| json!({"id": rank, "status": "healthy"})).collect();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use axum::extract::State;
 use serde_json::{Map, Value};
 
-use super::generate_render::{GenerateReplyFormat, GenerateResponseSettings, GenerateStream};
-use crate::app::App;
+use super::generate_render::{GenerateResponseSettings, GenerateStream};
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::dialect::ApiEndpoint;
 use crate::error::HandlerResult;
@@ -47,7 +47,7 @@ impl GenerationRequestBody for GenerateRequest {
 }
 
 pub(crate) async fn create_generation(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let bounds = &app.rules.defaults.bounds;
@@ -152,9 +152,7 @@ fn generate_view(
         },
         prompt_logprobs: job.params.prompt_logprobs.map(|top| logprobs::logprob_count(app, top)),
         weight_version: app.weight_version.load_full(),
-        form: GenerateReplyFormat::generate_format_for_fields(
-            app.dialect.properties().response_field_set,
-        ),
+        fields: app.dialect.properties().response_field_set,
         ec_transfer_params: app
             .settings
             .is_encoder

@@ -26,47 +26,10 @@ pub(super) struct GenerateResponseSettings {
     pub(super) placeholders: Option<Arc<str>>,
     pub(super) prompt_logprobs: Option<u32>,
     pub(super) weight_version: Arc<String>,
-    pub(super) form: &'static GenerateReplyFormat,
+    /// Set of members in responses: those of vLLM or of llm-d-inference-sim.
+    pub(super) fields: ResponseFieldSet,
     /// Transfer parameters of encoded media items, as JSON.
     pub(super) ec_transfer_params: Option<Arc<str>>,
-}
-
-/// Rendering functions for a reply of `/inference/v1/generate`, as in vLLM or llm-d-inference-sim.
-pub(super) struct GenerateReplyFormat {
-    /// Appends the JSON members that follow the id in a complete response of
-    /// `/inference/v1/generate`.
-    members: fn(&GenerateResponseSettings, &mut String, &Reply),
-    /// Appends the JSON members that precede the choices in a stream chunk of
-    /// `/inference/v1/generate`.
-    chunk_members: fn(&mut GenerateStream, &mut String, &ReplyChoice),
-    choice: fn(
-        &GenerateResponseSettings,
-        &mut String,
-        usize,
-        &ReplyChoice,
-        &OutputPiece,
-        Option<SequenceEndReason>,
-    ),
-}
-
-const VLLM_FORMAT: GenerateReplyFormat = GenerateReplyFormat {
-    members: GenerateResponseSettings::write_members,
-    chunk_members: GenerateStream::write_chunk_members,
-    choice: GenerateResponseSettings::write_choice,
-};
-const LLMD_FORMAT: GenerateReplyFormat = GenerateReplyFormat {
-    members: GenerateResponseSettings::write_llmd_members,
-    chunk_members: |_, _, _| {},
-    choice: GenerateResponseSettings::write_llmd_choice,
-};
-
-impl GenerateReplyFormat {
-    pub(super) fn generate_format_for_fields(fields: ResponseFieldSet) -> &'static Self {
-        match fields {
-            ResponseFieldSet::Full => &VLLM_FORMAT,
-            ResponseFieldSet::Short => &LLMD_FORMAT,
-        }
-    }
 }
 
 impl GenerateResponseSettings {
@@ -74,7 +37,10 @@ impl GenerateResponseSettings {
     pub(super) fn generate_body_json(&self, reply: &Reply) -> String {
         let mut out = String::with_capacity(1024);
         json::write_member(&mut out, "{\"request_id\":", &self.view.id);
-        (self.form.members)(self, &mut out, reply);
+        match self.fields {
+            ResponseFieldSet::Full => self.write_members(&mut out, reply),
+            ResponseFieldSet::Short => self.write_llmd_members(&mut out, reply),
+        }
         out.push('}');
         out
     }
@@ -119,7 +85,7 @@ impl GenerateResponseSettings {
             }
             let piece = OutputPiece::released_output(choice);
             let end = end_reason_of_choice(choice);
-            (self.form.choice)(self, out, index, choice, &piece, Some(end));
+            self.write_choice(out, index, choice, &piece, Some(end));
         }
         out.push(']');
     }
@@ -159,6 +125,9 @@ impl GenerateResponseSettings {
         piece: &OutputPiece,
         end: Option<SequenceEndReason>,
     ) {
+        if self.fields == ResponseFieldSet::Short {
+            return self.write_llmd_choice(out, index, choice, piece, end);
+        }
         json::write_member(out, "{\"index\":", index);
         out.push(',');
         match end {
@@ -270,10 +239,12 @@ impl StreamRenderer for GenerateStream {
             OutputPiece { from: (choice.sent - tokens) as usize, ..OutputPiece::default() };
         piece.push_step(choice, tokens);
         out.push_str(&self.head);
-        (self.generate.form.chunk_members)(self, out, choice);
+        if self.generate.fields == ResponseFieldSet::Full {
+            self.write_chunk_members(out, choice);
+        }
         out.push_str(",\"choices\":[");
         let generate = &self.generate;
-        (generate.form.choice)(generate, out, choice.index, choice, &piece, choice.sent_end);
+        generate.write_choice(out, choice.index, choice, &piece, choice.sent_end);
         out.push_str("]}\n\n");
     }
 

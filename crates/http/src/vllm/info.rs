@@ -1,25 +1,22 @@
 //! Routes with information about the server, and routes that only a real deployment could
 //! implement.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, Uri};
 use serde_json::{Map, Value, json};
 
 use super::{http_exception, parse_raw_json};
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
-use crate::error::HandlerResult;
-use crate::error::ok_json_response;
+use crate::error::{HandlerResult, ok_json_response};
 use crate::query;
 use vllm_sim_wire::VllmVersion;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::server_control::{ServerInfoQuery, WorldSizeQuery};
 
 /// Handles `GET /kv_event_sources`: lists the KV event publisher of each data-parallel rank.
-pub(crate) async fn list_kv_event_sources(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn list_kv_event_sources(State(app): AppState) -> Response<Body> {
     let events = &app.settings.kv_events;
     let mut sources = Map::new();
     let (first, count) = app.settings.parallel.local_ranks;
@@ -54,7 +51,7 @@ fn expand_topic(app: &App, topic: &str, rank: u32) -> String {
         .replace("{model}", app.service.models.displayed_model_name())
 }
 
-pub(crate) async fn get_world_size(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
+pub(crate) async fn get_world_size(State(app): AppState, uri: Uri) -> HandlerResult {
     let query: WorldSizeQuery = query::read_query(&uri)?;
     let size = match query.include_dp {
         true => world_size_with_dp(&app),
@@ -69,11 +66,11 @@ fn world_size_with_dp(app: &App) -> u64 {
     u64::from(parallel.world_size()) * u64::from(parallel.data)
 }
 
-pub(crate) async fn tokenizer_info(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn tokenizer_info(State(app): AppState) -> Response<Body> {
     ok_json_response(&app.service.generator.tokenizer().tokenizer_info())
 }
 
-pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> HandlerResult {
+pub(crate) async fn server_info(State(app): AppState, uri: Uri) -> HandlerResult {
     let query: ServerInfoQuery = query::read_query(&uri)?;
     let config = &app.settings.shown_config;
     let config = if query.config_format == "json" {
@@ -108,10 +105,7 @@ pub(crate) async fn server_info(State(app): State<Arc<App>>, uri: Uri) -> Handle
 }
 
 /// Handles `POST /collective_rpc`: returns null for every worker.
-pub(crate) async fn collective_rpc(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> HandlerResult {
+pub(crate) async fn collective_rpc(State(app): AppState, received: RawRequest) -> HandlerResult {
     let value = parse_raw_json(&received.bytes, "JSON decode error: {}")?;
     if value.get("method").and_then(Value::as_str).is_none_or(str::is_empty) {
         return Err(http_exception("Missing 'method' in request body"));
@@ -139,7 +133,7 @@ pub(crate) async fn scale_elastic_ep(received: RawRequest) -> HandlerResult {
     Ok(ok_json_response(&json!({"message": message})))
 }
 
-pub(crate) async fn is_scaling(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn is_scaling(State(app): AppState) -> Response<Body> {
     ok_json_response(&match app.rules.limits.version < VllmVersion::V033 {
         true => json!({"is_scaling_elastic_ep": false}),
         false => json!({
@@ -154,7 +148,7 @@ pub(crate) async fn is_scaling(State(app): State<Arc<App>>) -> Response<Body> {
 
 /// Handles `POST /v1/systemone` and `POST /v1/decisions`, which no simulated model supports.
 pub(crate) async fn reject_structured_decision_request(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     received.parse_dialect_json(&app)?;

@@ -1,21 +1,19 @@
 //! Debug route that returns the contents of the prefix cache, to verify an external index of KV
 //! blocks.
 
-use std::sync::Arc;
-
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::Response;
 use serde_json::{Map, Value, json};
 
-use crate::app::App;
+use crate::app::AppState;
 use crate::error::ok_json_response;
 
 /// Handles `GET /debug/kv_cache`: lists the cached KV blocks of each data-parallel rank by block
 /// number.
 ///
 /// `hash` is the block's number in KV events: the last 64 bits of the block hash.
-pub(crate) async fn list_cached_blocks(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn list_cached_blocks(State(app): AppState) -> Response<Body> {
     let (first, _) = app.settings.parallel.local_ranks;
     let ranks = app.service.rank_engines().iter().zip(first..);
     let ranks: Map<String, Value> = ranks

@@ -1,27 +1,22 @@
 //! `POST /v1/load_lora_adapter` and `POST /v1/unload_lora_adapter`: load and unload LoRA adapters.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::StatusCode;
 use serde_json::Value;
 
 use super::bare_text_response;
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::dialect::OperatorRouteStyle;
-use crate::error;
-use crate::error::HandlerResult;
+use crate::error::{self, HandlerResult};
 use vllm_sim_service::LoraAdapterLoadMode;
 use vllm_sim_wire::body::validate_and_read_body;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::lora::{self, LoadLoraRequest, UnloadLoraRequest};
 
-pub(crate) async fn load_lora_adapter(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> HandlerResult {
+pub(crate) async fn load_lora_adapter(State(app): AppState, received: RawRequest) -> HandlerResult {
     if app.dialect.properties().operator_route_style == OperatorRouteStyle::Lenient {
         let value = parse_lenient_body(&received, "load")?;
         let text = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
@@ -49,7 +44,7 @@ pub(super) fn add_lora_adapter(app: &App, value: &Value) -> Result<String, Fault
     };
     app.service
         .load_lora_adapter(name, path, mode)
-        .map_err(|error| Fault::new(400, ErrorType::InvalidUserInput, error.to_string()))?;
+        .map_err(|error| lora::invalid_adapter_request(error.to_string()))?;
     Ok(request.lora_name)
 }
 
@@ -59,13 +54,14 @@ pub(super) fn remove_lora_adapter(app: &App, value: &Value) -> Result<String, Fa
     request.validate_unload_lora_request()?;
     let name = request.lora_name;
     if !app.service.models.unload_lora_adapter(&name) {
-        return Err(lora::adapter_not_loaded_fault(&name));
+        let text = format!("The lora adapter '{name}' cannot be found.");
+        return Err(Fault::new(404, ErrorType::NotFound, text));
     }
     Ok(name)
 }
 
 pub(crate) async fn unload_lora_adapter(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     received: RawRequest,
 ) -> HandlerResult {
     if app.dialect.properties().operator_route_style == OperatorRouteStyle::Lenient {
@@ -85,10 +81,14 @@ fn check_load(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
     let (name, path) = (&request.lora_name, &request.lora_path);
     let models = &app.service.models;
     if models.served_model_names().iter().any(|served| **served == **name) {
-        return Err(lora::adapter_named_like_base_fault(name));
+        let text = format!("The lora adapter '{name}' conflicts with a served base model.");
+        return Err(lora::invalid_adapter_request(text));
     }
     if !request.load_inplace && models.loaded_lora_adapters().iter().any(|a| *a.name == **name) {
-        return Err(lora::adapter_already_loaded_fault(name));
+        return Err(lora::invalid_adapter_request(format!(
+            "The lora adapter '{name}' has already been loaded. If you want to load the adapter in \
+             place, set 'load_inplace' to True."
+        )));
     }
     if app.settings.takes_any_adapter {
         return Ok(());
@@ -98,7 +98,8 @@ fn check_load(app: &App, request: &LoadLoraRequest) -> Result<(), Fault> {
         return Err(Fault::new(500, ErrorType::InternalServer, message));
     }
     if !Path::new(path).join("adapter_config.json").is_file() {
-        return Err(lora::adapter_not_found_fault(name, path));
+        let text = format!("Loading lora {name} failed: No adapter found for {path}");
+        return Err(Fault::new(404, ErrorType::NotFound, text));
     }
     match app.settings.lora.lora_rank_limit_error(path) {
         None => Ok(()),

@@ -4,25 +4,20 @@
 //! Source: vLLM 0.33 `entrypoints/serve/dev/profile/`, `v1/engine/async_llm.py`,
 //! `config/profiler.py`.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{Response, StatusCode};
 
-use crate::app::App;
+use crate::app::AppState;
 use crate::body::RawRequest;
-use crate::error;
-use crate::error::HandlerResult;
+use crate::error::{self, HandlerResult};
 use vllm_sim_wire::body::validate_and_read_body;
 use vllm_sim_wire::fault::{ErrorType, Fault};
 use vllm_sim_wire::vllm::server_control::StartProfileRequest;
 
-pub(crate) async fn start_profile(
-    State(app): State<Arc<App>>,
-    received: RawRequest,
-) -> HandlerResult {
+pub(crate) async fn start_profile(State(app): AppState, received: RawRequest) -> HandlerResult {
     let value = vllm_sim_wire::body::read_optional_body(received.media_type(), &received.bytes)?;
     let request = match value {
         Some(value) => validate_and_read_body::<StartProfileRequest>(&value)?,
@@ -40,7 +35,7 @@ pub(crate) async fn start_profile(
     Ok(error::empty_response(StatusCode::OK))
 }
 
-pub(crate) async fn stop_profile(State(app): State<Arc<App>>) -> Response<Body> {
+pub(crate) async fn stop_profile(State(app): AppState) -> Response<Body> {
     app.profiling.store(false, Ordering::Relaxed);
     error::empty_response(StatusCode::OK)
 }

@@ -11,11 +11,10 @@ use axum::http::Response;
 use serde_json::{Map, Value, json};
 
 use crate::anthropic::chat_conversion as convert_messages;
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::dialect::{ApiEndpoint, RenderRouteFormat};
-use crate::error::HandlerResult;
-use crate::error::ok_json_response;
+use crate::error::{HandlerResult, ok_json_response};
 use crate::generation::{self, GenerationRequestBody as _};
 use crate::media;
 use crate::openai::responses::chat_conversion as convert_responses;
@@ -36,17 +35,14 @@ use vllm_sim_wire::sampling::{GREEDY_TEMPERATURE, SamplingParams, output_budget_
 /// Default of `max_tokens`; rendered sampling parameters omit the member if it has this value.
 const OMITTED_MAX_TOKENS: i128 = 16;
 
-pub(crate) async fn render_chat(
-    State(app): State<Arc<App>>,
-    mut received: RawRequest,
-) -> HandlerResult {
+pub(crate) async fn render_chat(State(app): AppState, mut received: RawRequest) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
     let value = generation::convert_and_check_render_body(&app, ApiEndpoint::Chat, value)?;
     answer_rendered_chat(&app, &received, &value, ChatRequest::TEXT_MEMBERS).await
 }
 
 pub(crate) async fn render_messages(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
@@ -61,7 +57,7 @@ pub(crate) async fn render_messages(
 
 /// Handles `POST /v1/completions/render`: returns a list with one element per prompt.
 pub(crate) async fn render_completions(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
@@ -86,8 +82,9 @@ pub(crate) async fn render_completions(
                 true => 1,
                 false => rendered_output_budget(&app, asked, prompt),
             };
+            let defaults = &app.rules.defaults;
             let params =
-                sampling_params(&app, request.sampling_params(&app.rules.defaults)?, budget)?;
+                request.sampling_params(defaults)?.with_output_budget(budget, &defaults.bounds)?;
             let id = if prompts.len() > 1 { format!("{id}-{index}") } else { id.to_string() };
             let sampling = sampling_params_json(&app, &params, extra_args(&params), &value);
             generate_request_json(&app, &value, id, &prompt.tokens, sampling)
@@ -116,7 +113,9 @@ async fn answer_rendered_chat(
     let prompt = tokenize_conversation(app, conversation).await?;
     let rendered = render_result(app, &prompt, || {
         let budget = rendered_output_budget(app, request.requested_output_limit().1, &prompt);
-        let params = sampling_params(app, request.sampling_params(&app.rules.defaults)?, budget)?;
+        let defaults = &app.rules.defaults;
+        let params =
+            request.sampling_params(defaults)?.with_output_budget(budget, &defaults.bounds)?;
         let id =
             request_id("chatcmpl-", &received.headers, request.request_id.as_deref()).to_string();
         let sampling = sampling_params_json(app, &params, extra_args(&params), value);
@@ -133,7 +132,7 @@ async fn answer_rendered_chat(
 
 /// Renders the prompt of a Responses request; the id of the result ignores the request-id header.
 pub(crate) async fn render_responses(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let (app, value) = (&app, &received.parse_dialect_json(&app)?);
@@ -147,7 +146,9 @@ pub(crate) async fn render_responses(
     app.rules.limits.check_responses_prompt_tokens(prompt.tokens.len())?;
     let rendered = render_result(app, &prompt, || {
         let budget = rendered_output_budget(app, request.max_output_tokens, &prompt);
-        let params = sampling_params(app, request.sampling_params(&app.rules.defaults)?, budget)?;
+        let defaults = &app.rules.defaults;
+        let params =
+            request.sampling_params(defaults)?.with_output_budget(budget, &defaults.bounds)?;
         let given = request.request_id.clone();
         let id = given.unwrap_or_else(|| format!("resp_{}", new_random_hex_id()));
         // vLLM keeps an empty `extra_args` of a Responses request.
@@ -169,14 +170,6 @@ fn rendered_output_budget(app: &App, asked: Option<i128>, prompt: &TokenizedProm
     let rules = &app.rules;
     let length = prompt.tokens.len();
     output_budget_tokens(&rules.limits, asked, length, &rules.defaults)
-}
-
-fn sampling_params(
-    app: &App,
-    sampling: Box<SamplingParams>,
-    budget: i128,
-) -> Result<Box<SamplingParams>, Fault> {
-    sampling.with_output_budget(budget, &app.rules.defaults.bounds)
 }
 
 async fn tokenize_conversation(
@@ -239,8 +232,7 @@ fn generate_request_json(
         "reasoning_parser_kwargs": null,
         "return_token_ids": given("return_token_ids"),
         "output_mode": "tokens",
-    });
-    let rest = json!({
+        "parse_context": null,
         "stream": streams,
         "stream_options": given("stream_options"),
         "cache_salt": given("cache_salt"),
@@ -248,11 +240,10 @@ fn generate_request_json(
         "kv_transfer_params": transfer("kv_transfer_params"),
         "ec_transfer_params": transfer("ec_transfer_params"),
     });
-    if let (Value::Object(out), Value::Object(rest)) = (&mut out, rest) {
-        if app.rules.limits.version >= VllmVersion::V033 {
-            out.insert("parse_context".into(), Value::Null);
-        }
-        out.extend(rest);
+    if app.rules.limits.version < VllmVersion::V033
+        && let Some(members) = out.as_object_mut()
+    {
+        members.shift_remove("parse_context");
     }
     if let Some(options) = out["stream_options"].as_object_mut() {
         for key in ["include_usage", "continuous_usage_stats"] {

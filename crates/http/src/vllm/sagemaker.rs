@@ -3,20 +3,18 @@
 //! Source: vLLM 0.33 `entrypoints/serve/lora/api_router.py` for the members of the body; success
 //! texts are measured.
 
-use std::sync::Arc;
-
 use axum::extract::{Path, State};
 use serde_json::{Value, json};
 
 use super::{bare_text_response, lora};
-use crate::app::App;
+use crate::app::AppState;
 use crate::body::RawRequest;
 use crate::error::HandlerResult;
 
 /// Handles `POST /adapters`: loads a LoRA adapter from `{"name", "src"}` and the options of vLLM's
 /// route.
 pub(crate) async fn register_lora_adapter(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
@@ -38,7 +36,7 @@ pub(crate) async fn register_lora_adapter(
 }
 
 pub(crate) async fn unregister_lora_adapter(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Path(name): Path<String>,
 ) -> HandlerResult {
     lora::remove_lora_adapter(&app, &json!({"lora_name": name}))?;

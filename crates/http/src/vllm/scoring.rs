@@ -1,15 +1,12 @@
 //! `POST /generative_scoring`: for each item of a request, the probability of the first label token
 //! after it.
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
-use crate::error::ok_json_response;
-use crate::error::{self, HandlerResult};
+use crate::error::{self, HandlerResult, ok_json_response};
 use crate::generation;
 use crate::request_head::request_id;
 use crate::token_ids;
@@ -27,7 +24,7 @@ use vllm_sim_wire::vllm::GenerativeScoringRequest;
 
 /// Handles `POST /generative_scoring`: scores items after a query; equal prompts get equal scores.
 pub(crate) async fn create_generative_scoring(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;

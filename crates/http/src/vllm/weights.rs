@@ -13,13 +13,11 @@ use serde_json::{Value, json};
 
 use super::engine_control::record_admin_operation_time;
 use super::{http_exception, parse_raw_json};
-use crate::app::{App, Route};
+use crate::app::{App, AppState, Route};
 use crate::body::RawRequest;
-use crate::error::HandlerResult;
-use crate::error::ok_json_response;
+use crate::error::{HandlerResult, ok_json_response};
 use vllm_sim_observe::metrics::AdminOperation;
 use vllm_sim_wire::body::validate_and_read_body;
-use vllm_sim_wire::fault::Fault;
 use vllm_sim_wire::vllm::server_control::WeightVersionRequest;
 
 pub(crate) fn weight_update_routes() -> Vec<Route> {
@@ -58,20 +56,17 @@ fn operation_route(
     required: Option<&'static str>,
     message: &'static str,
 ) -> Route {
-    let handler = move |State(app): State<Arc<App>>, received: RawRequest| {
+    let handler = move |State(app): AppState, received: RawRequest| {
         run_weight_operation(app, received, operation, required, message)
     };
     (path, "POST", post(handler))
 }
 
-async fn get_weight_version(State(app): State<Arc<App>>) -> Response<Body> {
+async fn get_weight_version(State(app): AppState) -> Response<Body> {
     ok_json_response(&json!({"weight_version": &**app.weight_version.load()}))
 }
 
-async fn set_weight_version(
-    State(app): State<Arc<App>>,
-    mut received: RawRequest,
-) -> HandlerResult {
+async fn set_weight_version(State(app): AppState, mut received: RawRequest) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
     let request = validate_and_read_body::<WeightVersionRequest>(&value)?;
     if request.abort_all_requests {
@@ -82,7 +77,7 @@ async fn set_weight_version(
 }
 
 /// Handles `POST /weight_checker`: always succeeds, as there are no weights to compare.
-async fn check_weights(State(app): State<Arc<App>>, mut received: RawRequest) -> HandlerResult {
+async fn check_weights(State(app): AppState, mut received: RawRequest) -> HandlerResult {
     received.parse_dialect_json(&app)?;
     Ok(ok_json_response(&json!({"success": true})))
 }
@@ -104,5 +99,5 @@ async fn run_weight_operation(
         return Err(http_exception(format!("Missing '{key}' in request body")));
     }
     record_admin_operation_time(&app, AdminOperation::WeightTransfer(operation), async {}).await;
-    Ok::<_, Fault>(ok_json_response(&json!({"message": message})))
+    Ok(ok_json_response(&json!({"message": message})))
 }

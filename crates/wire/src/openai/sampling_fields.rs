@@ -8,9 +8,10 @@ use vllm_sim_python::{self as python, PythonValue};
 
 use super::shared_request_fields::reject_request;
 use crate::fault::Fault;
+use crate::schema::Schema::{self, Before, Dict, List, Literal, Nullable, Union};
 use crate::schema::{
-    ANY_LENGTH, FLOAT, INT, LengthLimits, RequestField, STR, Schema, ValidatorError,
-    int_at_least_schema, int_between_schema, wire_model,
+    ANY_LENGTH, FLOAT, INT, LengthLimits, RequestField, STR, ValidatorError, int_at_least_schema,
+    int_between_schema, wire_model,
 };
 use crate::{bounds, lax};
 
@@ -19,9 +20,9 @@ use crate::{bounds, lax};
 pub struct StopStrings(pub Vec<String>);
 
 impl RequestField for StopStrings {
-    const SCHEMA: Schema = Schema::Union(&[
+    const SCHEMA: Schema = Union(&[
         STR,
-        Schema::List(&STR, LengthLimits { min: 0, max: bounds::MAX_STOP_STRINGS_PLACEHOLDER }),
+        List(&STR, LengthLimits { min: 0, max: bounds::MAX_STOP_STRINGS_PLACEHOLDER }),
     ]);
 
     fn read(value: &Value) -> Option<Self> {
@@ -38,14 +39,9 @@ impl RequestField for StopStrings {
 pub struct ExtraSamplingArgs(pub Map<String, Value>);
 
 impl RequestField for ExtraSamplingArgs {
-    const SCHEMA: Schema = Schema::Dict(
+    const SCHEMA: Schema = Dict(
         &STR,
-        &Schema::Union(&[
-            STR,
-            INT,
-            f64::SCHEMA,
-            Schema::List(&Schema::Union(&[STR, INT, f64::SCHEMA]), ANY_LENGTH),
-        ]),
+        &Union(&[STR, INT, f64::SCHEMA, List(&Union(&[STR, INT, f64::SCHEMA]), ANY_LENGTH)]),
     );
 
     fn read(value: &Value) -> Option<Self> {
@@ -61,7 +57,7 @@ pub(crate) type LogitBias = IndexMap<String, f64>;
 pub struct TokenLogitBias(pub Vec<(i128, f64)>);
 
 impl RequestField for TokenLogitBias {
-    const SCHEMA: Schema = Schema::Dict(&INT, &FLOAT);
+    const SCHEMA: Schema = Dict(&INT, &FLOAT);
 
     fn read(value: &Value) -> Option<Self> {
         let pairs = value.as_object()?.iter();
@@ -100,31 +96,30 @@ pub(crate) fn to_token_logit_bias(bias: &LogitBias) -> Result<TokenLogitBias, Fa
 
 /// Schema of `truncate_prompt_tokens`; -1 keeps all tokens that fit the context.
 pub(crate) const TRUNCATE_PROMPT_TOKENS_SCHEMA: Schema =
-    Schema::Nullable(&int_between_schema(-1, i64::MAX as i128));
+    Nullable(&int_between_schema(-1, i64::MAX as i128));
 
 /// Schema of a request field with an optional integer of at least 1.
-pub(crate) const NULLABLE_POSITIVE_INT_SCHEMA: Schema = Schema::Nullable(&int_at_least_schema(1));
+pub(crate) const NULLABLE_POSITIVE_INT_SCHEMA: Schema = Nullable(&int_at_least_schema(1));
 
 /// Schema of the request field `cache_salt`; stricter limits are checked before.
 pub(crate) const CACHE_SALT_SCHEMA: Schema =
-    Schema::Nullable(&Schema::Str(LengthLimits { min: 1, max: 1024 }));
+    Nullable(&Schema::Str(LengthLimits { min: 1, max: 1024 }));
 
 /// Schema of the request field `mm_payload`.
-pub(crate) const MM_PAYLOAD_SCHEMA: Schema = Schema::Literal(&["tensors", "none"]);
+pub(crate) const MM_PAYLOAD_SCHEMA: Schema = Literal(&["tensors", "none"]);
 
 /// Schema of the request field `truncation_side`.
-pub(crate) const TRUNCATION_SIDE_SCHEMA: Schema =
-    Schema::Nullable(&Schema::Literal(&["left", "right"]));
+pub(crate) const TRUNCATION_SIDE_SCHEMA: Schema = Nullable(&Literal(&["left", "right"]));
 
 /// Schema of the request field `top_logprobs`; null means 0.
 pub(crate) const TOP_LOGPROBS_SCHEMA: Schema =
-    Schema::Before(|value| Ok(value.is_null().then(|| Value::from(0))), &INT);
+    Before(|value| Ok(value.is_null().then(|| Value::from(0))), &INT);
 
 /// Schema of `thinking_token_budget`: null, -1 for no limit, or a number of tokens.
 ///
 /// Other values of the field are rejected before schema validation.
 pub(crate) const THINKING_TOKEN_BUDGET_SCHEMA: Schema =
-    Schema::Before(check_thinking_token_budget, &Schema::Nullable(&INT));
+    Before(check_thinking_token_budget, &Nullable(&INT));
 
 fn check_thinking_token_budget(value: &Value) -> Result<Option<Value>, Fault> {
     match PythonValue::from_json_value(value) {

@@ -17,7 +17,8 @@ use serde_json::{Map, Value};
 use vllm_sim_python::{self as python, PythonValue};
 
 use crate::fault::Fault;
-use crate::schema::{RequestField, STR, Schema, ValidatorError, find_member, wire_model};
+use crate::schema::Schema::{self, Any, Dict, Literal, Nullable, Union};
+use crate::schema::{RequestField, STR, ValidatorError, find_member, wire_model};
 
 wire_model! {
     /// Options for token usage in a streamed response.
@@ -49,7 +50,7 @@ wire_model! {
     /// A tool of a chat request.
     pub struct ChatTool: Wrapped "ChatCompletionToolsParam" {
         /// Type of the tool, always `function`.
-        kind: String [Schema::Literal(&["function"])] as "type" = "function".to_owned(),
+        kind: String [Literal(&["function"])] as "type" = "function".to_owned(),
         /// The function of the tool, with its name, description and arguments.
         function: FunctionDefinition,
         /// Whether the model loads the tool on demand.
@@ -97,7 +98,7 @@ wire_model! {
         /// The function that the model must call.
         function: NamedFunction,
         /// Type of the tool choice, always `function`.
-        kind: String [Schema::Literal(&["function"])] as "type" = "function".to_owned(),
+        kind: String [Literal(&["function"])] as "type" = "function".to_owned(),
     }
 }
 
@@ -115,10 +116,10 @@ pub enum ChatToolChoice {
 }
 
 impl RequestField for ChatToolChoice {
-    const SCHEMA: Schema = Schema::Union(&[
-        Schema::Literal(&["none"]),
-        Schema::Literal(&["auto"]),
-        Schema::Literal(&["required"]),
+    const SCHEMA: Schema = Union(&[
+        Literal(&["none"]),
+        Literal(&["auto"]),
+        Literal(&["required"]),
         NamedToolChoice::SCHEMA,
     ]);
 
@@ -149,14 +150,14 @@ wire_model! {
 
 wire_model! {
     struct PlainFormat: Wrapped "ResponseFormat" {
-        kind: String [Schema::Literal(&["text", "json_object", "json_schema"])] as "type",
+        kind: String [Literal(&["text", "json_object", "json_schema"])] as "type",
         json_schema: Option<JsonSchemaFormat> = None,
     }
 }
 
 wire_model! {
     struct TagFormat: Wrapped "StructuralTagResponseFormat" {
-        kind: String [Schema::Literal(&["structural_tag"])] as "type",
+        kind: String [Literal(&["structural_tag"])] as "type",
         format: Value,
     }
 }
@@ -171,7 +172,7 @@ wire_model! {
 
 wire_model! {
     struct LegacyTagFormat: Wrapped "LegacyStructuralTagResponseFormat" {
-        kind: String [Schema::Literal(&["structural_tag"])] as "type",
+        kind: String [Literal(&["structural_tag"])] as "type",
         structures: Vec<LegacyTag>,
         triggers: Vec<String>,
     }
@@ -193,7 +194,7 @@ pub enum ResponseFormat {
 
 impl RequestField for ResponseFormat {
     const SCHEMA: Schema =
-        Schema::Union(&[PlainFormat::SCHEMA, TagFormat::SCHEMA, LegacyTagFormat::SCHEMA]);
+        Union(&[PlainFormat::SCHEMA, TagFormat::SCHEMA, LegacyTagFormat::SCHEMA]);
 
     fn read(value: &Value) -> Option<Self> {
         match value.get("type")?.as_str()? {
@@ -211,9 +212,9 @@ wire_model! {
     /// `json_object` and `structural_tag` is set.
     pub struct StructuredOutputs: Dataclass "StructuredOutputsParams" after validate_one_constraint {
         /// JSON schema of the output, as an object or as text.
-        json: Option<Value> [Schema::Nullable(&Schema::Union(&[
+        json: Option<Value> [Nullable(&Union(&[
             STR,
-            Schema::Dict(&Schema::Any, &Schema::Any),
+            Dict(&Any, &Any),
         ]))] = None,
         /// Regular expression for the whole output, which must match it.
         regex: Option<String> = None,

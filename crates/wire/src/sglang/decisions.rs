@@ -10,17 +10,17 @@ use serde_json::{Map, Value};
 use vllm_sim_python as python;
 
 use super::completion::DEFAULT_MODEL_NAME;
+use crate::schema::Schema::{self, After, Any, Dict, List, Literal, Nullable, Tagged, Union};
 use crate::schema::{
-    ANY_LENGTH, AfterValidator, ClassKind, Field, LengthLimits, Model, NumberBounds, STR, Schema,
-    ValidatorError, optional_field, required_field, wire_model,
+    ANY_LENGTH, AfterValidator, ClassKind, Field, LengthLimits, Model, NumberBounds, STR,
+    ValidatorError, optional_field as opt, required_field as req, wire_model,
 };
 
-pub(super) const TEXT: Schema =
-    Schema::Union(&[STR, Schema::Dict(&STR, &Schema::Any), Schema::List(&Schema::Any, ANY_LENGTH)]);
-pub(super) const NULLABLE_TEXT: Schema = Schema::Nullable(&TEXT);
-pub(super) const FILLED_TEXT: Schema = Schema::After(check_not_blank, &TEXT);
-const FILLED_STR: Schema = Schema::After(check_not_blank, &STR);
-pub(super) const MAP: Schema = Schema::Dict(&STR, &Schema::Any);
+pub(super) const TEXT: Schema = Union(&[STR, Dict(&STR, &Any), List(&Any, ANY_LENGTH)]);
+pub(super) const NULLABLE_TEXT: Schema = Nullable(&TEXT);
+pub(super) const FILLED_TEXT: Schema = After(check_not_blank, &TEXT);
+const FILLED_STR: Schema = After(check_not_blank, &STR);
+pub(super) const MAP: Schema = Dict(&STR, &Any);
 
 pub(super) const fn question(name: &'static str, fields: &'static [Field]) -> Model {
     Model { name, kind: ClassKind::Strict, fields, before: &[], after: None }
@@ -28,44 +28,42 @@ pub(super) const fn question(name: &'static str, fields: &'static [Field]) -> Mo
 
 const OPTION: Schema = Schema::Model(&question(
     "DecisionOption",
-    &[required_field("name", STR), optional_field("description", NULLABLE_TEXT)],
+    &[req("name", STR), opt("description", NULLABLE_TEXT)],
 ));
 const CHOICE: Schema = Schema::Model(&Model {
     after: Some(AfterValidator::Alone(check_option_names)),
     ..question(
         "DecisionChoiceQuestion",
         &[
-            required_field("id", FILLED_STR),
-            required_field("type", Schema::Literal(&["choice"])),
-            required_field("question", FILLED_TEXT),
-            required_field("options", Schema::List(&OPTION, LengthLimits { min: 2, max: 26 })),
+            req("id", FILLED_STR),
+            req("type", Literal(&["choice"])),
+            req("question", FILLED_TEXT),
+            req("options", List(&OPTION, LengthLimits { min: 2, max: 26 })),
         ],
     )
 });
 const SCORE: Schema = Schema::Model(&question(
     "DecisionScoreQuestion",
     &[
-        required_field("id", FILLED_STR),
-        required_field("type", Schema::Literal(&["score"])),
-        required_field("question", FILLED_TEXT),
-        required_field("levels", Schema::List(&FILLED_TEXT, LengthLimits { min: 2, max: 10 })),
+        req("id", FILLED_STR),
+        req("type", Literal(&["score"])),
+        req("question", FILLED_TEXT),
+        req("levels", List(&FILLED_TEXT, LengthLimits { min: 2, max: 10 })),
     ],
 ));
 const YES_NO: Schema = Schema::Model(&question(
     "DecisionYesNoQuestion",
     &[
-        required_field("id", FILLED_STR),
-        required_field("type", Schema::Literal(&["yes_no"])),
-        required_field("question", FILLED_TEXT),
-        optional_field("yes", NULLABLE_TEXT),
-        optional_field("no", NULLABLE_TEXT),
+        req("id", FILLED_STR),
+        req("type", Literal(&["yes_no"])),
+        req("question", FILLED_TEXT),
+        opt("yes", NULLABLE_TEXT),
+        opt("no", NULLABLE_TEXT),
     ],
 ));
-const QUESTION: Schema = Schema::Tagged {
-    by: "type",
-    choices: &[("choice", &CHOICE), ("score", &SCORE), ("yes_no", &YES_NO)],
-};
-const QUESTIONS: Schema = Schema::List(&QUESTION, LengthLimits { min: 1, max: usize::MAX });
+const QUESTION: Schema =
+    Tagged { by: "type", choices: &[("choice", &CHOICE), ("score", &SCORE), ("yes_no", &YES_NO)] };
+const QUESTIONS: Schema = List(&QUESTION, LengthLimits { min: 1, max: usize::MAX });
 
 wire_model! {
     /// A request of `POST /v1/decisions`.
@@ -75,7 +73,7 @@ wire_model! {
         /// Images of the input, which are not simulated.
         images: Vec<Value> = Vec::new(),
         /// Questions with their options, levels, or descriptions of yes and no.
-        questions: Vec<Value> [Schema::After(check_ids, &QUESTIONS)],
+        questions: Vec<Value> [After(check_ids, &QUESTIONS)],
         /// Divisor of the log probabilities of labels (a softmax temperature).
         temperature: f64 [Schema::Float(NumberBounds { ge: None, le: None, gt: Some(0.0) })] = 1.0,
         /// Arguments of the chat template.

@@ -7,38 +7,32 @@ use vllm_sim_python::PythonValue;
 
 use crate::fault::Fault;
 use crate::sampling::STRING_OR_LIST_SCHEMA;
-use crate::schema::{ANY_LENGTH, INT, STR, Schema, ValidatorError, wire_model};
+use crate::schema::Schema::{self, After, Any, Bool, Dict, List, Literal, Nullable, Union};
+use crate::schema::{ANY_LENGTH, INT, STR, ValidatorError, wire_model};
 
-const BOOL_OR_LIST: Schema =
-    Schema::Union(&[Schema::List(&Schema::Bool, ANY_LENGTH), Schema::Bool]);
-const INT_OR_LIST: Schema = Schema::Union(&[Schema::List(&INT, ANY_LENGTH), INT]);
+const BOOL_OR_LIST: Schema = Union(&[List(&Bool, ANY_LENGTH), Bool]);
+const INT_OR_LIST: Schema = Union(&[List(&INT, ANY_LENGTH), INT]);
 /// Schema of bootstrap ports and rooms (for prefill/decode pairs): a number, or one per prompt.
-pub(super) const BOOTSTRAP_PORTS_SCHEMA: Schema =
-    Schema::Union(&[Schema::List(&Schema::Nullable(&INT), ANY_LENGTH), INT]);
+pub(super) const BOOTSTRAP_PORTS_SCHEMA: Schema = Union(&[List(&Nullable(&INT), ANY_LENGTH), INT]);
 /// Schema of a request for hidden states: one value for all prompts, or one for each prompt.
-const HIDDEN_STATES_OR_LIST: Schema = Schema::Union(&[
-    Schema::List(&Schema::Union(&[Schema::Bool, LAST]), ANY_LENGTH),
-    Schema::Bool,
-    LAST,
-]);
-const LAST: Schema = Schema::Literal(&["last"]);
+const HIDDEN_STATES_OR_LIST: Schema = Union(&[List(&Union(&[Bool, LAST]), ANY_LENGTH), Bool, LAST]);
+const LAST: Schema = Literal(&["last"]);
 /// Schema of a request for hidden states of one prompt.
-pub(super) const HIDDEN_STATES_SCHEMA: Schema =
-    Schema::Nullable(&Schema::Union(&[Schema::Bool, LAST]));
+pub(super) const HIDDEN_STATES_SCHEMA: Schema = Nullable(&Union(&[Bool, LAST]));
 /// Schema of a text, or of a list with a text or null for each prompt.
 pub(super) const NULLABLE_STRINGS_SCHEMA: Schema =
-    Schema::Nullable(&Schema::Union(&[Schema::List(&Schema::Nullable(&STR), ANY_LENGTH), STR]));
+    Nullable(&Union(&[List(&Nullable(&STR), ANY_LENGTH), STR]));
 
 wire_model! {
     /// A request of SGLang's native route. Absent fields have SGLang's defaults; unknown ones are
     /// ignored.
     pub struct GenerateRequest: Dataclass "GenerateReqInput" {
         /// Ids of the requests; a string is the prefix of the ids of a batch.
-        rid: Option<Value> [Schema::Nullable(&STRING_OR_LIST_SCHEMA)] = None,
+        rid: Option<Value> [Nullable(&STRING_OR_LIST_SCHEMA)] = None,
         /// Texts of the prompts.
-        text: Option<Value> [Schema::Nullable(&STRING_OR_LIST_SCHEMA)] = None,
+        text: Option<Value> [Nullable(&STRING_OR_LIST_SCHEMA)] = None,
         /// Prompts as token ids.
-        input_ids: Option<Value> [Schema::After(check_input_ids, &Schema::Any)] = None,
+        input_ids: Option<Value> [After(check_input_ids, &Any)] = None,
         /// Prompts as embeddings.
         input_embeds: Option<Value> = None,
         /// Images of the prompts.
@@ -48,16 +42,16 @@ wire_model! {
         /// Audio clips of the prompts.
         audio_data: Option<Value> = None,
         /// Sampling parameters: one object for all prompts, or one for each prompt.
-        sampling_params: Option<Value> [Schema::Nullable(&Schema::Union(&[
-            Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH),
-            Schema::Dict(&STR, &Schema::Any),
+        sampling_params: Option<Value> [Nullable(&Union(&[
+            List(&Dict(&STR, &Any), ANY_LENGTH),
+            Dict(&STR, &Any),
         ]))] = None,
         /// Request for log probabilities: one boolean for all prompts, or one for each prompt.
-        return_logprob: Option<Value> [Schema::Nullable(&BOOL_OR_LIST)] = None,
+        return_logprob: Option<Value> [Nullable(&BOOL_OR_LIST)] = None,
         /// First prompt position with a log probability; -1 for output tokens only.
-        logprob_start_len: Option<Value> [Schema::Nullable(&INT_OR_LIST)] = None,
+        logprob_start_len: Option<Value> [Nullable(&INT_OR_LIST)] = None,
         /// Number of most likely tokens to list with log probabilities at each position.
-        top_logprobs_num: Option<Value> [Schema::Nullable(&INT_OR_LIST)] = None,
+        top_logprobs_num: Option<Value> [Nullable(&INT_OR_LIST)] = None,
         /// The token ids whose log probabilities to return.
         token_ids_logprob: Option<Value> = None,
         /// Whether log probabilities contain the texts of tokens.
@@ -75,9 +69,9 @@ wire_model! {
         /// Host of the bootstrap server of the prefill server.
         bootstrap_host: Option<Value> [NULLABLE_STRINGS_SCHEMA] = None,
         /// Port of the bootstrap server of the prefill server.
-        bootstrap_port: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS_SCHEMA)] = None,
+        bootstrap_port: Option<Value> [Nullable(&BOOTSTRAP_PORTS_SCHEMA)] = None,
         /// Number of the request, which identifies it on both servers of a prefill/decode pair.
-        bootstrap_room: Option<Value> [Schema::Nullable(&BOOTSTRAP_PORTS_SCHEMA)] = None,
+        bootstrap_room: Option<Value> [Nullable(&BOOTSTRAP_PORTS_SCHEMA)] = None,
         /// The data-parallel rank of the prefill server that computes the prompt.
         disagg_prefill_dp_rank: Option<i64> = None,
         /// The data-parallel rank that runs the request.
@@ -91,11 +85,11 @@ wire_model! {
         /// Scheduling priority of the request.
         priority: Option<i64> = None,
         /// Labels of metrics; have no effect here.
-        custom_labels: Option<Map<String, Value>> [Schema::Nullable(&Schema::Dict(&STR, &STR))] = None,
+        custom_labels: Option<Map<String, Value>> [Nullable(&Dict(&STR, &STR))] = None,
         /// Id of a conversation; has no effect here.
         session_id: Option<String> = None,
         /// Salt of the prefix cache; only requests with equal salts share cached prefixes.
-        cache_salt: Option<Value> [Schema::Nullable(&STRING_OR_LIST_SCHEMA)] = None,
+        cache_salt: Option<Value> [Nullable(&STRING_OR_LIST_SCHEMA)] = None,
         /// Whether the response contains the token ids of the prompt.
         return_prompt_token_ids: bool = false,
     }
@@ -188,7 +182,7 @@ wire_model! {
     /// A request of Vertex AI: a batch of prompts with the parameters of `/generate`.
     pub struct VertexRequest: TypedDict "function-after[build_struct(), VertexGenerateReqInput]" {
         /// The prompts: each has its text, token ids or embeddings, and its image.
-        instances: Vec<Value> [Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH)],
+        instances: Vec<Value> [List(&Dict(&STR, &Any), ANY_LENGTH)],
         /// Members of the Vertex AI request that apply to all its prompts.
         parameters: Option<Map<String, Value>> = None,
     }

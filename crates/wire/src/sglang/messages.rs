@@ -4,112 +4,65 @@
 
 use serde_json::{Map, Value};
 
+use crate::schema::Schema::{
+    self, After, Any, Bool, Dict, Late, List, Literal, Nullable, Selected, Tagged, Union,
+};
 use crate::schema::{
-    ANY_LENGTH, INT, STR, Schema, ValidatorError, optional_field, plain_model, required_field,
-    wire_model,
+    ANY_LENGTH, INT, STR, ValidatorError, optional_field as opt, plain_model,
+    required_field as req, wire_model,
 };
 
-const OBJECT: Schema = Schema::Dict(&STR, &Schema::Any);
+const OBJECT: Schema = Dict(&STR, &Any);
 
-/// Defines the schema of one kind of content block.
+/// Defines one kind of content block: its `type`, and the schema of its class.
 macro_rules! block {
-    ($class:literal, $kind:literal, [$($field:expr),* $(,)?]) => {
-        plain_model!($class, optional_field("type", Schema::Literal(&[$kind])), $($field),*)
+    ($kind:literal, $class:literal, $($field:expr),* $(,)?) => {
+        ($kind, &plain_model!($class, opt("type", Literal(&[$kind])), $($field),*))
     };
 }
 
 /// Schema of a content block, whose `type` selects its class.
-const BLOCK: Schema = Schema::Tagged {
+const BLOCK: Schema = Tagged {
     by: "type",
     choices: &[
-        ("text", &block!("TextBlock", "text", [required_field("text", STR)])),
-        (
-            "image",
-            &block!(
-                "ImageBlock",
-                "image",
-                [optional_field("source", Schema::Nullable(&Schema::Union(&[OBJECT, STR])))]
-            ),
-        ),
-        (
-            "tool_use",
-            &block!(
-                "ToolUseBlock",
-                "tool_use",
-                [
-                    required_field("id", STR),
-                    required_field("name", STR),
-                    optional_field("input", OBJECT)
-                ]
-            ),
-        ),
-        (
+        block!("text", "TextBlock", req("text", STR)),
+        block!("image", "ImageBlock", opt("source", Nullable(&Union(&[OBJECT, STR])))),
+        block!("tool_use", "ToolUseBlock", req("id", STR), req("name", STR), opt("input", OBJECT)),
+        block!(
             "tool_result",
-            &block!(
-                "ToolResultBlock",
-                "tool_result",
-                [
-                    optional_field("tool_use_id", Schema::Nullable(&STR)),
-                    optional_field("id", Schema::Nullable(&STR)),
-                    optional_field("content", Schema::Nullable(&Schema::Late(|| CONTENT))),
-                    optional_field("is_error", Schema::Nullable(&Schema::Bool)),
-                ]
-            ),
+            "ToolResultBlock",
+            opt("tool_use_id", Nullable(&STR)),
+            opt("id", Nullable(&STR)),
+            opt("content", Nullable(&Late(|| CONTENT))),
+            opt("is_error", Nullable(&Bool)),
         ),
-        (
+        block!(
             "tool_reference",
-            &block!(
-                "ToolReferenceBlock",
-                "tool_reference",
-                [
-                    optional_field("name", Schema::Nullable(&STR)),
-                    optional_field("tool_name", Schema::Nullable(&STR)),
-                    optional_field("id", Schema::Nullable(&STR)),
-                ]
-            ),
+            "ToolReferenceBlock",
+            opt("name", Nullable(&STR)),
+            opt("tool_name", Nullable(&STR)),
+            opt("id", Nullable(&STR)),
         ),
-        (
+        block!(
             "search_result",
-            &block!(
-                "SearchResultBlock",
-                "search_result",
-                [
-                    optional_field("source", Schema::Nullable(&Schema::Union(&[STR, OBJECT]))),
-                    optional_field("title", Schema::Nullable(&STR)),
-                    optional_field("content", Schema::Nullable(&Schema::List(&OBJECT, ANY_LENGTH))),
-                ]
-            ),
+            "SearchResultBlock",
+            opt("source", Nullable(&Union(&[STR, OBJECT]))),
+            opt("title", Nullable(&STR)),
+            opt("content", Nullable(&List(&OBJECT, ANY_LENGTH))),
         ),
-        (
-            "thinking",
-            &block!(
-                "ThinkingBlock",
-                "thinking",
-                [
-                    required_field("thinking", STR),
-                    optional_field("signature", Schema::Nullable(&STR))
-                ]
-            ),
-        ),
-        (
-            "redacted_thinking",
-            &block!(
-                "RedactedThinkingBlock",
-                "redacted_thinking",
-                [optional_field("data", Schema::Nullable(&STR))]
-            ),
-        ),
+        block!("thinking", "ThinkingBlock", req("thinking", STR), opt("signature", Nullable(&STR))),
+        block!("redacted_thinking", "RedactedThinkingBlock", opt("data", Nullable(&STR))),
     ],
 };
 
 /// Schema of a message's content: a text, or blocks.
-const CONTENT: Schema = Schema::Union(&[STR, Schema::List(&BLOCK, ANY_LENGTH)]);
+const CONTENT: Schema = Union(&[STR, List(&BLOCK, ANY_LENGTH)]);
 
-const MESSAGES: Schema = Schema::List(
+const MESSAGES: Schema = List(
     &plain_model!(
         "AnthropicMessage",
-        required_field("role", Schema::Literal(&["user", "assistant", "system"])),
-        required_field("content", CONTENT)
+        req("role", Literal(&["user", "assistant", "system"])),
+        req("content", CONTENT)
     ),
     ANY_LENGTH,
 );
@@ -117,7 +70,7 @@ const MESSAGES: Schema = Schema::List(
 /// Schema of a tool of Anthropic's servers, which the model never sees.
 macro_rules! server_tool {
     ($class:literal, [$($name:literal),*]) => {
-        plain_model!($class, required_field("type", STR), optional_field("name", Schema::Literal(&[$($name),*])))
+        plain_model!($class, req("type", STR), opt("name", Literal(&[$($name),*])))
     };
 }
 
@@ -138,12 +91,12 @@ const SERVER_TOOLS: [(&str, &str, Schema); 4] = [
 
 const CUSTOM_TOOL: Schema = plain_model!(
     "AnthropicCustomTool",
-    optional_field("type", Schema::Nullable(&Schema::Literal(&["custom"]))),
-    required_field("name", STR),
-    optional_field("description", Schema::Nullable(&STR)),
-    required_field("input_schema", OBJECT),
-    optional_field("strict", Schema::Bool),
-    optional_field("defer_loading", Schema::Nullable(&Schema::Bool))
+    opt("type", Nullable(&Literal(&["custom"]))),
+    req("name", STR),
+    opt("description", Nullable(&STR)),
+    req("input_schema", OBJECT),
+    opt("strict", Bool),
+    opt("defer_loading", Nullable(&Bool))
 );
 
 /// Returns the union tag and the schema of the Python class that SGLang chooses for a tool.
@@ -160,22 +113,22 @@ pub fn is_server_tool(tool: &Value) -> bool {
     tool_class(tool).0 != "custom"
 }
 
-const TOOLS: Schema = Schema::Nullable(&Schema::List(&Schema::Selected(tool_class), ANY_LENGTH));
+const TOOLS: Schema = Nullable(&List(&Selected(tool_class), ANY_LENGTH));
 
-const TOOL_CHOICE: Schema = Schema::Nullable(&plain_model!(
+const TOOL_CHOICE: Schema = Nullable(&plain_model!(
     "AnthropicToolChoice",
-    required_field("type", Schema::Literal(&["auto", "any", "tool", "none"])),
-    optional_field("name", Schema::Nullable(&STR)),
-    optional_field("disable_parallel_tool_use", Schema::Bool)
+    req("type", Literal(&["auto", "any", "tool", "none"])),
+    opt("name", Nullable(&STR)),
+    opt("disable_parallel_tool_use", Bool)
 ));
 
-const THINKING: Schema = Schema::Nullable(&Schema::After(
+const THINKING: Schema = Nullable(&After(
     check_thinking,
     &plain_model!(
         "AnthropicThinkingParam",
-        required_field("type", Schema::Literal(&["enabled", "disabled", "adaptive"])),
-        optional_field("budget_tokens", Schema::Nullable(&INT)),
-        optional_field("display", Schema::Nullable(&Schema::Literal(&["summarized", "omitted"])),)
+        req("type", Literal(&["enabled", "disabled", "adaptive"])),
+        opt("budget_tokens", Nullable(&INT)),
+        opt("display", Nullable(&Literal(&["summarized", "omitted"])))
     ),
 ));
 
@@ -206,19 +159,16 @@ fn check_thinking(thinking: &Value) -> Result<Option<Value>, ValidatorError> {
     Err(ValidatorError::ValueError(text))
 }
 
-const OUTPUT_CONFIG: Schema = Schema::Nullable(&plain_model!(
+const OUTPUT_CONFIG: Schema = Nullable(&plain_model!(
     "AnthropicOutputConfig",
-    optional_field(
-        "effort",
-        Schema::Nullable(&Schema::Literal(&["minimal", "low", "medium", "high", "xhigh", "max",])),
-    ),
-    optional_field("task_budget", Schema::Nullable(&OBJECT)),
-    optional_field(
+    opt("effort", Nullable(&Literal(&["minimal", "low", "medium", "high", "xhigh", "max"]))),
+    opt("task_budget", Nullable(&OBJECT)),
+    opt(
         "format",
-        Schema::Nullable(&plain_model!(
+        Nullable(&plain_model!(
             "AnthropicJSONOutputFormat",
-            required_field("type", Schema::Literal(&["json_schema"])),
-            required_field("schema", OBJECT)
+            req("type", Literal(&["json_schema"])),
+            req("schema", OBJECT)
         )),
     )
 ));
@@ -241,11 +191,11 @@ wire_model! {
     /// A request of `POST /v1/messages`.
     pub struct SglangMessagesRequest: Plain "AnthropicMessagesRequest" {
         /// Name of the model, which responses repeat.
-        model: String [Schema::After(check_model, &STR)],
+        model: String [After(check_model, &STR)],
         /// Messages of the conversation, oldest first.
         messages: Vec<Value> [MESSAGES],
         /// Maximum number of tokens to generate.
-        max_tokens: i64 [Schema::After(check_max_tokens, &INT)],
+        max_tokens: i64 [After(check_max_tokens, &INT)],
         /// Metadata of the request, such as a user id.
         metadata: Option<Map<String, Value>> = None,
         /// Stop strings: the output ends before the first of them.
@@ -253,7 +203,7 @@ wire_model! {
         /// Whether to stream server-sent events instead of one body.
         stream: Option<bool> = Some(false),
         /// System prompt, before the first message.
-        system: Option<Value> [Schema::Nullable(&CONTENT)] = None,
+        system: Option<Value> [Nullable(&CONTENT)] = None,
         /// Sampling temperature.
         temperature: Option<f64> = None,
         /// Reasoning (extended thinking) mode of the request.
@@ -291,7 +241,7 @@ wire_model! {
         /// Messages of the conversation, oldest first.
         messages: Vec<Value> [MESSAGES],
         /// System prompt, before the first message.
-        system: Option<Value> [Schema::Nullable(&CONTENT)] = None,
+        system: Option<Value> [Nullable(&CONTENT)] = None,
         /// Reasoning (extended thinking) mode of the request.
         thinking: Option<Value> [THINKING] = None,
         /// Rule for tool calls: whether the model calls tools, and which.

@@ -11,32 +11,33 @@ use vllm_sim_python as python;
 use super::completion::DEFAULT_MODEL_NAME;
 use crate::fault::Fault;
 use crate::sampling::STRING_OR_LIST_SCHEMA;
+use crate::schema::Schema::{self, After, List, Literal, Nullable, Union};
 use crate::schema::{
-    ANY_LENGTH, INT, NumberBounds, STR, Schema, ValidatorError, optional_field, plain_model,
-    required_field, wire_model,
+    ANY_LENGTH, INT, NumberBounds, STR, ValidatorError, optional_field as opt, plain_model,
+    required_field as req, wire_model,
 };
 
-const IDS: Schema = Schema::List(&INT, ANY_LENGTH);
-const ID_LISTS: Schema = Schema::List(&IDS, ANY_LENGTH);
-const TEXTS: Schema = Schema::List(&STR, ANY_LENGTH);
+const IDS: Schema = List(&INT, ANY_LENGTH);
+const ID_LISTS: Schema = List(&IDS, ANY_LENGTH);
+const TEXTS: Schema = List(&STR, ANY_LENGTH);
 
 const MULTIMODAL_INPUT: Schema = plain_model!(
     "MultimodalEmbeddingInput",
-    optional_field("text", Schema::Nullable(&STR)),
-    optional_field("image", Schema::Nullable(&STR)),
-    optional_field("video", Schema::Nullable(&STR))
+    opt("text", Nullable(&STR)),
+    opt("image", Nullable(&STR)),
+    opt("video", Nullable(&STR))
 );
 
 wire_model! {
     /// A request of `POST /v1/embeddings`.
     pub struct SglangEmbeddingRequest: Plain "EmbeddingRequest" {
         /// Texts, token ids, or objects with a text and media.
-        input: Value [Schema::Union(&[
+        input: Value [Union(&[
             IDS,
             ID_LISTS,
             STR,
             TEXTS,
-            Schema::List(&MULTIMODAL_INPUT, ANY_LENGTH),
+            List(&MULTIMODAL_INPUT, ANY_LENGTH),
         ])],
         /// Name of the model; `model:adapter` selects an adapter.
         model: String = DEFAULT_MODEL_NAME.to_owned(),
@@ -45,7 +46,7 @@ wire_model! {
         /// Number of components of an embedding vector.
         dimensions: Option<i64> = None,
         /// Id of the request.
-        rid: Option<Value> [Schema::Nullable(&Schema::Union(&[TEXTS, STR]))] = None,
+        rid: Option<Value> [Nullable(&Union(&[TEXTS, STR]))] = None,
         /// Name of the LoRA adapter that handles the request.
         lora_path: Option<Value> = None,
     }
@@ -73,25 +74,18 @@ wire_model! {
         /// Name of the model.
         model: String = DEFAULT_MODEL_NAME.to_owned(),
         /// Texts, or the token ids of one text.
-        input: Value [Schema::Union(&[STR, TEXTS, IDS])],
+        input: Value [Union(&[STR, TEXTS, IDS])],
         /// Id of the request.
-        rid: Option<Value> [Schema::Nullable(&Schema::Union(&[TEXTS, STR]))] = None,
-    }
-}
-
-impl SglangClassifyRequest {
-    /// Checks that the input of the request is not empty.
-    ///
-    /// # Errors
-    /// A 400 in SGLang's words.
-    pub fn validate_classify_request(&self) -> Result<(), Fault> {
-        check_pooling_input(&self.input)
+        rid: Option<Value> [Nullable(&Union(&[TEXTS, STR]))] = None,
     }
 }
 
 /// Checks the input of an embedding or classification request, as SGLang's `_validate_request`
 /// does.
-fn check_pooling_input(input: &Value) -> Result<(), Fault> {
+///
+/// # Errors
+/// A 400 in SGLang's words.
+pub fn check_pooling_input(input: &Value) -> Result<(), Fault> {
     let is_blank = |text: &str| text.chars().all(python::is_python_whitespace);
     let message = match input {
         Value::String(text) if text.is_empty() => "Input cannot be empty".to_owned(),
@@ -119,15 +113,15 @@ wire_model! {
     /// A request of `POST /encode` and `POST /classify`.
     pub struct EncodeRequest: Dataclass "EmbeddingReqInput" {
         /// Ids of the requests; a string is the prefix of the ids of a batch.
-        rid: Option<Value> [Schema::Nullable(&STRING_OR_LIST_SCHEMA)] = None,
+        rid: Option<Value> [Nullable(&STRING_OR_LIST_SCHEMA)] = None,
         /// Texts to encode, or pairs of texts.
-        text: Option<Value> [Schema::Nullable(&Schema::Union(&[
-            Schema::List(&TEXTS, ANY_LENGTH),
+        text: Option<Value> [Nullable(&Union(&[
+            List(&TEXTS, ANY_LENGTH),
             TEXTS,
             STR,
         ]))] = None,
         /// Token ids to encode, of one text or of several.
-        input_ids: Option<Value> [Schema::Nullable(&Schema::Union(&[ID_LISTS, IDS]))] = None,
+        input_ids: Option<Value> [Nullable(&Union(&[ID_LISTS, IDS]))] = None,
         /// Images to encode, which are not simulated.
         image_data: Option<Value> = None,
         /// Videos to encode, which are not simulated.
@@ -145,12 +139,12 @@ wire_model! {
     /// A request of `POST /v1/score`.
     pub struct SglangScoreRequest: Plain "ScoringRequest" {
         /// Text before each scored item (the query), or its token ids.
-        query: Option<Value> [Schema::Nullable(&Schema::Union(&[STR, IDS]))] = None,
+        query: Option<Value> [Nullable(&Union(&[STR, IDS]))] = None,
         /// Texts to score, or their token ids.
-        items: Option<Value> [Schema::Nullable(&Schema::Union(&[STR, TEXTS, ID_LISTS]))] = None,
+        items: Option<Value> [Nullable(&Union(&[STR, TEXTS, ID_LISTS]))] = None,
         /// The token ids whose probabilities are the scores: one list for all items, or one for
         /// each item.
-        label_token_ids: Option<Value> [Schema::Nullable(&Schema::Union(&[IDS, ID_LISTS]))] = None,
+        label_token_ids: Option<Value> [Nullable(&Union(&[IDS, ID_LISTS]))] = None,
         /// Whether the scores of an item add up to one.
         apply_softmax: bool = false,
         /// Divisor of the log probabilities of label tokens (a softmax temperature).
@@ -170,10 +164,10 @@ wire_model! {
 
 const RERANK_TEXT_PART: Schema = plain_model!(
     "ChatCompletionMessageContentTextPart",
-    required_field("type", Schema::Literal(&["text"])),
-    required_field("text", STR)
+    req("type", Literal(&["text"])),
+    req("text", STR)
 );
-const RERANK_CONTENT: Schema = Schema::Union(&[STR, Schema::List(&RERANK_TEXT_PART, ANY_LENGTH)]);
+const RERANK_CONTENT: Schema = Union(&[STR, List(&RERANK_TEXT_PART, ANY_LENGTH)]);
 
 wire_model! {
     /// A request of `POST /v1/rerank`.
@@ -181,11 +175,11 @@ wire_model! {
         /// The query: a text, or a list of content parts.
         query: Value [RERANK_CONTENT],
         /// The documents to rank.
-        documents: Vec<Value> [Schema::List(&RERANK_CONTENT, ANY_LENGTH)],
+        documents: Vec<Value> [List(&RERANK_CONTENT, ANY_LENGTH)],
         /// Instruction for the model that ranks the documents.
         instruct: Option<String> = None,
         /// Maximum number of documents in the response.
-        top_n: Option<i64> [Schema::Nullable(&Schema::After(check_top_n, &INT))] = None,
+        top_n: Option<i64> [Nullable(&After(check_top_n, &INT))] = None,
         /// Whether the response repeats the documents.
         return_documents: bool = true,
     }

@@ -8,12 +8,13 @@ use vllm_sim_python as python;
 
 use crate::fault::{ErrorType, Fault};
 use crate::sampling::STRING_OR_LIST_SCHEMA;
+use crate::schema::Schema::{self, Any, Bool, Dict, List, Literal, Named, Nullable, Union};
 use crate::schema::{
-    ANY_LENGTH, STR, Schema, ValidatorError, optional_field, plain_model, required_field,
+    ANY_LENGTH, STR, ValidatorError, optional_field as opt, plain_model, required_field as req,
     wire_model,
 };
 
-const OBJECTS: Schema = Schema::List(&Schema::Dict(&STR, &Schema::Any), ANY_LENGTH);
+const OBJECTS: Schema = List(&Dict(&STR, &Any), ANY_LENGTH);
 
 /// Pydantic's name of the type `list` of OpenAI's input item classes, for error messages; the
 /// items' members are not checked here.
@@ -27,36 +28,31 @@ const ITEMS: &str = "list[union[ResponseInputMessageParam,ResponseFunctionCallIn
      ResponseCustomToolCallOutputParam,ResponseCustomToolCallParam,ItemReference,\
      ResponseReasoningItem,ResponseFunctionToolCall]]";
 
-const TEXT_CONFIG: Schema = Schema::Nullable(&plain_model!(
+const TEXT_CONFIG: Schema = Nullable(&plain_model!(
     "ResponseTextConfig",
-    optional_field(
+    opt(
         "format",
-        Schema::Nullable(&Schema::Union(&[
-            plain_model!("ResponseFormatText", required_field("type", Schema::Literal(&["text"]))),
+        Nullable(&Union(&[
+            plain_model!("ResponseFormatText", req("type", Literal(&["text"]))),
             plain_model!(
                 "ResponseFormatTextJSONSchemaConfig",
-                required_field("name", STR),
-                required_field("schema", Schema::Dict(&STR, &Schema::Any)),
-                required_field("type", Schema::Literal(&["json_schema"])),
-                optional_field("description", Schema::Nullable(&STR)),
-                optional_field("strict", Schema::Nullable(&Schema::Bool))
+                req("name", STR),
+                req("schema", Dict(&STR, &Any)),
+                req("type", Literal(&["json_schema"])),
+                opt("description", Nullable(&STR)),
+                opt("strict", Nullable(&Bool))
             ),
-            plain_model!(
-                "ResponseFormatJSONObject",
-                required_field("type", Schema::Literal(&["json_object"]))
-            ),
+            plain_model!("ResponseFormatJSONObject", req("type", Literal(&["json_object"]))),
         ])),
     ),
-    optional_field("verbosity", Schema::Nullable(&Schema::Literal(&["low", "medium", "high"])))
+    opt("verbosity", Nullable(&Literal(&["low", "medium", "high"])))
 ));
 
-const REASONING: Schema = Schema::Nullable(&plain_model!(
+const REASONING: Schema = Nullable(&plain_model!(
     "ResponseReasoningParam",
-    optional_field(
+    opt(
         "effort",
-        Schema::Nullable(&Schema::Literal(&[
-            "none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max",
-        ])),
+        Nullable(&Literal(&["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max",])),
     )
 ));
 
@@ -69,7 +65,7 @@ wire_model! {
         /// Whether the response is generated in the background, after the HTTP response.
         background: Option<bool> = Some(false),
         /// Names of additional members to include in the response.
-        include: Option<Vec<String>> [Schema::Nullable(&Schema::List(&Schema::Literal(&[
+        include: Option<Vec<String>> [Nullable(&List(&Literal(&[
             "code_interpreter_call.outputs",
             "computer_call_output.output.image_url",
             "file_search_call.results",
@@ -78,7 +74,7 @@ wire_model! {
             "reasoning.encrypted_content",
         ]), ANY_LENGTH))] = None,
         /// Input of the model: a text, or items of a conversation.
-        input: Value [Schema::Union(&[STR, OBJECTS, Schema::Named(ITEMS, &OBJECTS)])],
+        input: Value [Union(&[STR, OBJECTS, Named(ITEMS, &OBJECTS)])],
         /// System prompt, before the first message.
         instructions: Option<String> = None,
         /// Maximum number of output tokens.
@@ -94,7 +90,7 @@ wire_model! {
         /// Reasoning options of the request.
         reasoning: Option<Map<String, Value>> [REASONING] = None,
         /// Class of service of OpenAI; has no effect here.
-        service_tier: Option<String> [Schema::Nullable(&Schema::Literal(&[
+        service_tier: Option<String> [Nullable(&Literal(&[
             "auto", "default", "flex", "scale", "priority",
         ]))] = None,
         /// Whether the response is stored, for which SGLang needs a command-line flag.
@@ -106,9 +102,9 @@ wire_model! {
         /// Required format of the output text.
         text: Option<Map<String, Value>> [TEXT_CONFIG] = None,
         /// Rule for tool calls: whether the model calls tools, and which.
-        tool_choice: Value [Schema::Union(&[
-            Schema::Literal(&["auto", "required", "none"]),
-            Schema::Dict(&STR, &Schema::Any),
+        tool_choice: Value [Union(&[
+            Literal(&["auto", "required", "none"]),
+            Dict(&STR, &Any),
         ])] = Value::from("auto"),
         /// The tools that the model may call.
         tools: Vec<ResponseTool> = Vec::new(),
@@ -117,7 +113,7 @@ wire_model! {
         /// Nucleus sampling threshold.
         top_p: Option<f64> = None,
         /// Treatment of inputs that are too long: `auto` or `disabled`.
-        truncation: Option<String> [Schema::Nullable(&Schema::Literal(&["auto", "disabled"]))] =
+        truncation: Option<String> [Nullable(&Literal(&["auto", "disabled"]))] =
             Some("disabled".to_owned()),
         /// Id of the end user, which the response repeats.
         user: Option<String> = None,
@@ -134,7 +130,7 @@ wire_model! {
         /// Presence penalty.
         presence_penalty: f64 = 0.0,
         /// Stop strings: the output ends before the first of them.
-        stop: Option<Value> [Schema::Nullable(&STRING_OR_LIST_SCHEMA)] = None,
+        stop: Option<Value> [Nullable(&STRING_OR_LIST_SCHEMA)] = None,
         /// Number of most likely tokens to sample from.
         top_k: Option<i64> = None,
         /// Minimum probability of a sampled token relative to the most likely one.

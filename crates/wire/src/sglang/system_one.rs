@@ -8,29 +8,26 @@ use vllm_sim_python as python;
 use super::decisions::{
     FILLED_TEXT, MAP, NULLABLE_TEXT, TEXT, check_distinct_names, is_blank, question,
 };
+use crate::schema::Schema::{self, After, Any, Dict, List, Literal, Nullable, Tagged};
 use crate::schema::{
-    AfterValidator, Field, LengthLimits, Model, STR, Schema, ValidatorError, optional_field,
-    required_field, wire_model,
+    AfterValidator, Field, LengthLimits, Model, STR, ValidatorError, optional_field as opt,
+    required_field as req, wire_model,
 };
 
 const fn kind(name: &'static [&'static str]) -> Field {
-    required_field("type", Schema::Literal(name))
+    req("type", Literal(name))
 }
 
-const INSTRUCTIONS: Field = optional_field("instructions", NULLABLE_TEXT);
+const INSTRUCTIONS: Field = opt("instructions", NULLABLE_TEXT);
 const NOUL_CRITERIA: Schema = Schema::Model(&question(
     "SystemOneNoulCriteria",
-    &[optional_field("true", NULLABLE_TEXT), optional_field("false", NULLABLE_TEXT)],
+    &[opt("true", NULLABLE_TEXT), opt("false", NULLABLE_TEXT)],
 ));
 const NOUL: Schema = Schema::Model(&Model {
     after: Some(AfterValidator::Alone(check_asks_something)),
     ..question(
         "SystemOneNoulQuestion",
-        &[
-            INSTRUCTIONS,
-            kind(&["noul"]),
-            optional_field("criteria", Schema::Nullable(&NOUL_CRITERIA)),
-        ],
+        &[INSTRUCTIONS, kind(&["noul"]), opt("criteria", Nullable(&NOUL_CRITERIA))],
     )
 });
 const CHOICE: Schema = Schema::Model(&question(
@@ -38,10 +35,7 @@ const CHOICE: Schema = Schema::Model(&question(
     &[
         INSTRUCTIONS,
         kind(&["choice"]),
-        required_field(
-            "criteria",
-            Schema::After(check_criteria, &Schema::Dict(&STR, &NULLABLE_TEXT)),
-        ),
+        req("criteria", After(check_criteria, &Dict(&STR, &NULLABLE_TEXT))),
     ],
 ));
 const SCORE: Schema = Schema::Model(&question(
@@ -49,25 +43,23 @@ const SCORE: Schema = Schema::Model(&question(
     &[
         INSTRUCTIONS,
         kind(&["score"]),
-        required_field("criteria", Schema::List(&FILLED_TEXT, LengthLimits { min: 1, max: 10 })),
+        req("criteria", List(&FILLED_TEXT, LengthLimits { min: 1, max: 10 })),
     ],
 ));
-const QUESTION: Schema = Schema::Tagged {
-    by: "type",
-    choices: &[("noul", &NOUL), ("choice", &CHOICE), ("score", &SCORE)],
-};
+const QUESTION: Schema =
+    Tagged { by: "type", choices: &[("noul", &NOUL), ("choice", &CHOICE), ("score", &SCORE)] };
 
 /// Returns the schema of a field of `/v1/decisions`, which must be absent here.
 macro_rules! decisions_field {
     ($name:literal) => {
-        Schema::After(
+        After(
             |value| match value.is_null() {
                 true => Ok(None),
                 false => Err(ValidatorError::ValueError(
                     concat!($name, " is not part of this API, use /v1/decisions for it").to_owned(),
                 )),
             },
-            &Schema::Any,
+            &Any,
         )
     };
 }
@@ -82,7 +74,7 @@ wire_model! {
         /// Name of the model.
         model: String,
         /// Questions by id.
-        questions: Map<String, Value> [Schema::After(check_not_empty, &Schema::Dict(&STR, &QUESTION))],
+        questions: Map<String, Value> [After(check_not_empty, &Dict(&STR, &QUESTION))],
         /// Arguments of the chat template.
         chat_template_kwargs: Map<String, Value> [MAP] = Map::new(),
         /// A field of `/v1/decisions`, which must be absent.

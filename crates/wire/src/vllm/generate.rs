@@ -13,17 +13,20 @@ use crate::openai::completion::PromptTokenIds;
 use crate::openai::sampling_fields::CACHE_SALT_SCHEMA;
 use crate::openai::shared_request_fields::{self, ChatTool, NamedToolChoice, StreamOptions};
 use crate::sampling::SamplingParams;
+use crate::schema::Schema::{
+    self, After, Any, Bool, Dict, Instance, List, Literal, Nullable, Tuple, Union,
+};
 use crate::schema::{
-    ANY_LENGTH, ClassKind, INT, LengthLimits, Model, RequestField, STR, Schema, ValidatorError,
-    int_at_least_schema, int_greater_than_schema, optional_field, plain_model, required_field,
-    wire_model,
+    ANY_LENGTH, ClassKind, INT, LengthLimits, Model, RequestField, STR, ValidatorError,
+    int_at_least_schema, int_greater_than_schema, optional_field as opt, plain_model,
+    required_field as req, wire_model,
 };
 
 /// Schema of the request field `output_mode`: the content of a response.
-pub(crate) const OUTPUT_MODE_SCHEMA: Schema = Schema::Literal(&["tokens", "text", "derender"]);
+pub(crate) const OUTPUT_MODE_SCHEMA: Schema = Literal(&["tokens", "text", "derender"]);
 
 const TOKEN_IDS: Schema =
-    Schema::After(no_negative_ids, &Schema::List(&INT, LengthLimits { min: 1, max: usize::MAX }));
+    After(no_negative_ids, &List(&INT, LengthLimits { min: 1, max: usize::MAX }));
 
 fn no_negative_ids(ids: &Value) -> Result<Option<Value>, ValidatorError> {
     let negative = |id: &Value| i128::read(id).is_some_and(|id| id < 0);
@@ -35,51 +38,47 @@ fn no_negative_ids(ids: &Value) -> Result<Option<Value>, ValidatorError> {
     Ok(None)
 }
 
-const MEDIA_PLACEHOLDERS: Schema = Schema::Dict(
+const MEDIA_PLACEHOLDERS: Schema = Dict(
     &STR,
-    &Schema::List(
+    &List(
         &plain_model!(
             "PlaceholderRangeInfo",
-            required_field("offset", int_at_least_schema(0)),
-            required_field("length", int_greater_than_schema(0))
+            req("offset", int_at_least_schema(0)),
+            req("length", int_greater_than_schema(0))
         ),
         ANY_LENGTH,
     ),
 );
 
-const MEDIA_ITEMS: Schema =
-    Schema::Nullable(&Schema::Dict(&STR, &Schema::List(&Schema::Nullable(&STR), ANY_LENGTH)));
+const MEDIA_ITEMS: Schema = Nullable(&Dict(&STR, &List(&Nullable(&STR), ANY_LENGTH)));
 
 /// Schema of preprocessed images, audio and video (`MultiModalFeatures`), without the checks
 /// between its members.
-const MEDIA_FEATURES: Schema = Schema::Nullable(&plain_model!(
+const MEDIA_FEATURES: Schema = Nullable(&plain_model!(
     "MultiModalFeatures",
-    required_field("mm_hashes", Schema::Dict(&STR, &Schema::List(&STR, ANY_LENGTH))),
-    required_field("mm_placeholders", MEDIA_PLACEHOLDERS),
-    optional_field("kwargs_data", MEDIA_ITEMS),
-    optional_field("mm_metadata", MEDIA_ITEMS)
+    req("mm_hashes", Dict(&STR, &List(&STR, ANY_LENGTH))),
+    req("mm_placeholders", MEDIA_PLACEHOLDERS),
+    opt("kwargs_data", MEDIA_ITEMS),
+    opt("mm_metadata", MEDIA_ITEMS)
 ));
 
-const PARSE_CONTEXT: Schema = Schema::Nullable(&plain_model!(
+const PARSE_CONTEXT: Schema = Nullable(&plain_model!(
     "ParseContext",
-    optional_field("tools", Schema::Nullable(&Schema::List(&ChatTool::SCHEMA, ANY_LENGTH))),
-    optional_field(
+    opt("tools", Nullable(&List(&ChatTool::SCHEMA, ANY_LENGTH))),
+    opt(
         "tool_choice",
-        Schema::Nullable(&Schema::Union(&[
-            Schema::Literal(&["none", "auto", "required"]),
-            NamedToolChoice::SCHEMA,
-        ])),
+        Nullable(&Union(&[Literal(&["none", "auto", "required"]), NamedToolChoice::SCHEMA,])),
     ),
-    optional_field("parallel_tool_calls", Schema::Nullable(&Schema::Bool)),
-    optional_field("include_reasoning", Schema::Bool),
-    optional_field("chat_template_kwargs", Schema::Dict(&STR, &Schema::Any)),
-    optional_field("history_tool_call_cnt", int_at_least_schema(0))
+    opt("parallel_tool_calls", Nullable(&Bool)),
+    opt("include_reasoning", Bool),
+    opt("chat_template_kwargs", Dict(&STR, &Any)),
+    opt("history_tool_call_cnt", int_at_least_schema(0))
 ));
 
-const PARSER_KWARGS: Schema = Schema::Nullable(&Schema::Model(&Model {
+const PARSER_KWARGS: Schema = Nullable(&Schema::Model(&Model {
     name: "ReasoningParserKwargs",
     kind: ClassKind::Strict,
-    fields: &[optional_field("chat_template_kwargs", Schema::Dict(&STR, &Schema::Any))],
+    fields: &[opt("chat_template_kwargs", Dict(&STR, &Any))],
     before: &[],
     after: None,
 }));
@@ -94,8 +93,8 @@ wire_model! {
         /// Token ids of the prompt, in order.
         token_ids: PromptTokenIds [TOKEN_IDS],
         /// Text offset of each prompt token.
-        token_offsets: Option<Value> [Schema::Nullable(&Schema::List(
-            &Schema::Tuple(&[INT, INT]),
+        token_offsets: Option<Value> [Nullable(&List(
+            &Tuple(&[INT, INT]),
             ANY_LENGTH,
         ))] = None,
         /// Preprocessed images, audio and video of the prompt.
@@ -103,8 +102,8 @@ wire_model! {
         /// Images, audio and video of the prompt, to be preprocessed.
         content_parts: Option<Vec<Map<String, Value>>> = None,
         /// Sampling parameters of the request.
-        sampling_params: SamplingParams [Schema::Union(&[
-            Schema::Instance("SamplingParams"),
+        sampling_params: SamplingParams [Union(&[
+            Instance("SamplingParams"),
             SamplingParams::SCHEMA,
         ])],
         /// Name of the served model or LoRA adapter; null or empty selects the base model.

@@ -59,32 +59,7 @@ impl UnloadLoraRequest {
     }
 }
 
-/// Returns the error for a LoRA adapter that is loaded and may not be replaced.
-pub fn adapter_already_loaded_fault(name: &str) -> Fault {
-    invalid_adapter_request(&format!(
-        "The lora adapter '{name}' has already been loaded. If you want to load the adapter in \
-         place, set 'load_inplace' to True."
-    ))
-}
-
-/// Returns the error for a LoRA adapter named like a base model.
-pub fn adapter_named_like_base_fault(name: &str) -> Fault {
-    invalid_adapter_request(&format!(
-        "The lora adapter '{name}' conflicts with a served base model."
-    ))
-}
-
-/// Returns the 404 for a path without a LoRA adapter.
-pub fn adapter_not_found_fault(name: &str, path: &str) -> Fault {
-    let text = format!("Loading lora {name} failed: No adapter found for {path}");
-    Fault::new(404, ErrorType::NotFound, text)
-}
-
-/// Returns the 404 for a LoRA adapter that is not loaded.
-pub fn adapter_not_loaded_fault(name: &str) -> Fault {
-    Fault::new(404, ErrorType::NotFound, format!("The lora adapter '{name}' cannot be found."))
-}
-
-fn invalid_adapter_request(message: &str) -> Fault {
+/// Returns the error of a LoRA request that cannot be served: a 400 `InvalidUserInput`.
+pub fn invalid_adapter_request(message: impl Into<String>) -> Fault {
     Fault::new(400, ErrorType::InvalidUserInput, message)
 }

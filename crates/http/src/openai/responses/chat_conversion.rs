@@ -134,10 +134,7 @@ fn append_item(item: &Value, out: &mut Vec<Value>, start: usize) -> Result<(), F
             last.insert(member.to_owned(), value);
         }
         _ => {
-            let mut message = Map::new();
-            message.insert("role".to_owned(), "assistant".into());
-            message.insert(member.to_owned(), value);
-            out.push(Value::Object(message));
+            out.push(json!({"role": "assistant", member: value}));
         }
     }
     Ok(())
@@ -181,15 +178,14 @@ fn function_tools(tools: &[Value]) -> Vec<Value> {
 }
 
 fn function_tool(tool: &Value, namespace: Option<&str>) -> Value {
-    let mut function = Map::new();
     let name = tool["name"].as_str().unwrap_or_default();
     let name = namespace.map_or(name.to_owned(), |space| format!("{space}__{name}"));
-    function.insert("name".to_owned(), name.into());
-    for key in ["description", "parameters", "strict"] {
-        let value = tool.get(key).cloned().unwrap_or_default();
-        function.insert(key.to_owned(), value);
-    }
-    json!({"type": "function", "function": function})
+    json!({"type": "function", "function": {
+        "name": name,
+        "description": tool.get("description"),
+        "parameters": tool.get("parameters"),
+        "strict": tool.get("strict"),
+    }})
 }
 
 /// Returns the chat request for a Responses request; sampling fields are unset.

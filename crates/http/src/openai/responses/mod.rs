@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use axum::body::{Body, Bytes};
 use axum::extract::{Path, RawQuery, State};
-use axum::http::{Response, StatusCode};
+use axum::http::Response;
 use http_body_util::BodyExt;
 use serde_json::Value;
 
@@ -24,16 +24,16 @@ use self::response_store::{
 };
 use self::stream::ResponseStream;
 use super::chat;
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
 use crate::dialect::ApiEndpoint;
-use crate::error::HandlerResult;
+use crate::error::{self, HandlerResult, ok_json_response};
+use crate::fault;
 use crate::generation::{self, GenerationRequestBody};
 use crate::openai::logprobs;
 use crate::openai::response_settings::ResponseSettings;
 use crate::stream::{EventStream, event_stream_response, stream_reply_without_keep_alive};
 use crate::transfer::{self, RequestKvTransfer};
-use crate::{error, fault, json};
 use vllm_sim_observe::metrics::ToolParserMode;
 use vllm_sim_service::prompt::{Conversation, PromptLengthLimit, PromptSource};
 use vllm_sim_service::{
@@ -63,7 +63,7 @@ impl GenerationRequestBody for ResponsesRequest {
 }
 
 pub(crate) async fn create_response(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
@@ -78,7 +78,7 @@ pub(crate) async fn create_response(
 /// Handles `GET /v1/responses/{id}`: returns a stored response, or the events of a background
 /// response.
 pub(crate) async fn retrieve_response(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> Response<Body> {
@@ -99,7 +99,7 @@ pub(crate) async fn retrieve_response(
     };
     let stream = given("stream").unwrap_or_default().to_ascii_lowercase();
     if !matches!(stream.as_str(), "true" | "1" | "t" | "yes" | "y" | "on") {
-        return object_response(&response);
+        return ok_json_response(&response);
     }
     match ResponseStore::store_of_app(&app).response_event_log(&id) {
         Some(log) => {
@@ -111,20 +111,14 @@ pub(crate) async fn retrieve_response(
 }
 
 pub(crate) async fn cancel_response(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     Path(id): Path<String>,
 ) -> Response<Body> {
     match ResponseStore::store_of_app(&app).cancel_response(&id) {
-        ResponseCancelOutcome::Cancelled(response) => object_response(&response),
+        ResponseCancelOutcome::Cancelled(response) => ok_json_response(&response),
         ResponseCancelOutcome::Ended => error::fault_response(&response_not_cancellable_fault()),
         ResponseCancelOutcome::NotFound => error::fault_response(&response_not_stored_fault(&id)),
     }
-}
-
-fn object_response(response: &Value) -> Response<Body> {
-    let mut out = String::new();
-    json::write_json_value(&mut out, response);
-    error::json_response(StatusCode::OK, out)
 }
 
 fn invalid_starting_after(given: Option<&str>) -> Fault {
@@ -177,9 +171,8 @@ async fn answer_response(
             if let Some(keep) = keep {
                 keep.store_finished_response(&response);
             }
-            let mut out = String::new();
-            json::write_json_value(&mut out, &response);
-            Ok(generation::json_response_with_load_header(app, &received.headers, out))
+            let body = response.to_string();
+            Ok(generation::json_response_with_load_header(app, &received.headers, body))
         }
     }
 }
@@ -357,7 +350,7 @@ fn respond_in_background(
             keep.store_finished_response(&response);
         });
         store.attach_background_task(&frame.view.id, task.abort_handle(), None);
-        return object_response(&queued);
+        return ok_json_response(&queued);
     }
     let log = Arc::new(ResponseEventLog::default());
     let events = log.clone();

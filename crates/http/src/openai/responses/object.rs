@@ -113,7 +113,10 @@ impl ResponseObjectBuilder {
             set("prompt_cache_key", request.prompt_cache_key.clone().into());
             set("prompt_cache_retention", request.prompt_cache_retention.clone().into());
         }
-        set("reasoning", request.reasoning.as_ref().map(reasoning_json).into());
+        let reasoning = request.reasoning.as_ref().map(|reasoning| {
+            with_ordered_members(reasoning, "context effort generate_summary mode summary")
+        });
+        set("reasoning", reasoning.into());
         if new {
             set("safety_identifier", request.safety_identifier.clone().into());
         }
@@ -398,10 +401,6 @@ fn tool_choice_json(choice: &Value) -> Value {
         Some("allowed_tools") => with_ordered_members(choice, "mode tools type"),
         _ => choice.clone(),
     }
-}
-
-fn reasoning_json(reasoning: &Value) -> Value {
-    with_ordered_members(reasoning, "context effort generate_summary mode summary")
 }
 
 fn text_config_json(text: &Value) -> Value {

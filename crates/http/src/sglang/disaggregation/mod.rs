@@ -91,11 +91,6 @@ impl PrefillOrDecodeServer {
         matches!(self.side, Side::Prefill(_))
     }
 
-    /// Returns the disaggregation mode of this server: `prefill` or `decode`.
-    pub(crate) fn disaggregation_mode_name(&self) -> &'static str {
-        if self.is_prefill_server() { "prefill" } else { "decode" }
-    }
-
     /// Returns the port of the bootstrap server.
     pub(crate) fn bootstrap_port(&self) -> u16 {
         self.config.bootstrap_port
@@ -203,14 +198,14 @@ impl PrefillBootstrapTarget {
     /// # Errors
     /// A 400 for a number out of range, and for a header that is none.
     pub(super) fn from_request_body(
-        [host, port, room]: [Option<&Value>; 3],
+        [host, port, room]: [&Option<Value>; 3],
         prefill_rank: Option<i64>,
         headers: &HeaderMap,
         index: usize,
     ) -> Result<Self, Fault> {
         let host = overridden(headers, "host", item(host, index))?;
         let port = overridden(headers, "port", item(port, index))?;
-        let is_list = room.is_some_and(Value::is_array);
+        let is_list = room.as_ref().is_some_and(Value::is_array);
         let room = overridden(headers, "room", item(room, index))?;
         let offset = if is_list { 0 } else { index as u64 };
         Ok(Self {
@@ -225,8 +220,8 @@ impl PrefillBootstrapTarget {
 
 /// Returns the value of a request member for one prompt: an element of a list, or a single value
 /// for all prompts.
-fn item(value: Option<&Value>, index: usize) -> Option<&Value> {
-    let value = match value? {
+fn item(value: &Option<Value>, index: usize) -> Option<&Value> {
+    let value = match value.as_ref()? {
         Value::Array(items) => items.get(index)?,
         value => value,
     };
@@ -276,9 +271,9 @@ mod tests {
     use super::*;
 
     fn read(body: &Value, index: usize) -> Result<PrefillBootstrapTarget, String> {
-        let members = ["host", "port", "room"].map(|name| body.get(name));
-        let read =
-            PrefillBootstrapTarget::from_request_body(members, None, &HeaderMap::new(), index);
+        let members = ["host", "port", "room"].map(|name| body.get(name).cloned());
+        let (members, headers) = (members.each_ref(), HeaderMap::new());
+        let read = PrefillBootstrapTarget::from_request_body(members, None, &headers, index);
         read.map_err(|fault| fault.message.to_string())
     }
 
@@ -311,9 +306,9 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.insert("x-override-bootstrap-room", "3".parse().unwrap());
         headers.insert("x-override-bootstrap-host", "h".parse().unwrap());
-        let room = json!(9);
+        let room = Some(json!(9));
         let read = |headers: &HeaderMap| {
-            PrefillBootstrapTarget::from_request_body([None, None, Some(&room)], None, headers, 0)
+            PrefillBootstrapTarget::from_request_body([&None, &None, &room], None, headers, 0)
         };
         let target = read(&headers).unwrap();
         assert_eq!((target.host.as_deref(), target.room), (Some("h"), Some(3)));

@@ -14,15 +14,12 @@ mod reply;
 mod stream;
 mod token_choice;
 
-use std::sync::Arc;
-
 use axum::extract::State;
 use serde_json::{Value, json};
 
-use crate::app::App;
+use crate::app::{App, AppState};
 use crate::body::RawRequest;
-use crate::error::HandlerResult;
-use crate::error::ok_json_response;
+use crate::error::{HandlerResult, ok_json_response};
 use crate::request_head::ToolCallIds;
 use json_list::iter_array_field;
 use options::DerenderOptions;
@@ -40,10 +37,7 @@ use vllm_sim_wire::vllm::derender::{
     DerenderChatRequest, DerenderCompletionRequest, DerenderStreamRequest,
 };
 
-pub(crate) async fn derender_chat(
-    State(app): State<Arc<App>>,
-    mut received: RawRequest,
-) -> HandlerResult {
+pub(crate) async fn derender_chat(State(app): AppState, mut received: RawRequest) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;
     if value["stream"] == true {
         let request = validate_and_read_body::<DerenderStreamRequest>(&value)?;
@@ -117,7 +111,7 @@ pub(crate) async fn derender_chat(
 }
 
 pub(crate) async fn derender_completion(
-    State(app): State<Arc<App>>,
+    State(app): AppState,
     mut received: RawRequest,
 ) -> HandlerResult {
     let value = received.parse_dialect_json(&app)?;

@@ -13,8 +13,7 @@ use super::reply::{
 use super::token_choice::{GenerateResponseChoice, detokenize_output, given_prompt_token_ids};
 use super::{bounds, logprobs};
 use crate::app::App;
-use crate::error::HandlerResult;
-use crate::error::ok_json_response;
+use crate::error::{HandlerResult, ok_json_response};
 use crate::request_head::ToolCallIds;
 use crate::token_ids::to_decodable_token_id;
 use vllm_sim_engine::driver::unix_now_secs;
