@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 /// Arrival time of the latest bytes on a connection.
 #[derive(Debug, Clone)]
-pub struct LatestBytesArrivalTime {
+pub(super) struct LatestBytesArrivalTime {
     epoch: Instant,
     nanos: Arc<AtomicU64>,
 }
