@@ -26,6 +26,10 @@ use vllm_sim_replay_cli::{
     parse_workload_text, replay_pools, simulated_time_limit,
 };
 
+/// Maximum factor of the requested traffic in the search for the highest traffic that a fixed
+/// number of workers serves.
+pub(super) const MAX_TRAFFIC_FACTOR: f64 = 1024.0;
+
 /// Command-line flags with the requirements on a deployment.
 #[derive(Debug, Clone, Args)]
 pub(super) struct PlanRequirements {
@@ -133,7 +137,8 @@ pub(super) fn search_deployment_candidate(
         return Ok(empty_search_result(format!("not simulated: {refusals}")));
     }
     if let Some(workers) = question.fixed_workers {
-        let found = runner.bisect_most_traffic(WorkerCountByKind::Groups(workers))?;
+        let workers = WorkerCountByKind::Groups(workers);
+        let found = runner.bisect_most_traffic(workers, MAX_TRAFFIC_FACTOR)?;
         let why = "no request is good, however low the traffic is".to_owned();
         return Ok(finish_search(found, runner.trials, append_refusals(why, refusals)));
     }
@@ -321,12 +326,13 @@ impl<'c> TrialRunner<'c> {
 
     /// Doubles or halves the traffic until it brackets the capacity of `workers` workers, then
     /// bisects to 1 %.
+    ///
+    /// The search ends at `max_factor` times the requested traffic, and at its inverse.
     pub(super) fn bisect_most_traffic(
         &mut self,
         workers: WorkerCountByKind,
+        max_factor: f64,
     ) -> Result<Option<SimulatedDeploymentTrial>> {
-        /// Maximum factor of the requested traffic in the search; its inverse is the minimum.
-        const MAX_TRAFFIC_FACTOR: f64 = 1024.0;
         let first = self.simulate_trial(workers, 1.0, RunExtent::UntilMissed)?;
         let (mut found, mut too_much) = if self.meets_requirements(&first) {
             let mut found = first;
@@ -336,7 +342,7 @@ impl<'c> TrialRunner<'c> {
                 if !self.meets_requirements(&trial) {
                     break (found, trial.traffic);
                 }
-                if trial.traffic >= MAX_TRAFFIC_FACTOR {
+                if trial.traffic >= max_factor {
                     return Ok(Some(trial));
                 }
                 found = trial;
@@ -349,7 +355,7 @@ impl<'c> TrialRunner<'c> {
                     break (trial, too_much);
                 }
                 too_much = trial.traffic;
-                if too_much <= 1.0 / MAX_TRAFFIC_FACTOR {
+                if too_much <= 1.0 / max_factor {
                     return Ok(None);
                 }
             }
