@@ -10,9 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::grid::{self, flag_combination_label};
-use crate::shard::{
-    self, FlagGridRun, FlagGridShardArgs, deserialize_exact_f64, deserialize_exact_map,
-};
+use crate::shard::{self, FlagGridRun, FlagGridShardArgs};
 use vllm_sim_command_line::progress::is_job_stop_requested;
 use vllm_sim_command_line::{format_command_line, output_files, refuse, render_text_table};
 use vllm_sim_replay_cli::{
@@ -86,9 +84,7 @@ type PlayedPoint = Result<PlayedSummary, String>;
 
 #[derive(Serialize, Deserialize)]
 struct PlayedSummary {
-    #[serde(deserialize_with = "deserialize_exact_f64")]
     gpus: f64,
-    #[serde(deserialize_with = "deserialize_exact_map")]
     summary: Map<String, Value>,
 }
 

@@ -18,7 +18,6 @@ use super::context::ContextRefusals;
 use super::idle_worker;
 use super::layout::ParallelLayout;
 use super::worker_count::{WorkerCountByKind, gpus_of_workers, repeat_worker_pools};
-use crate::shard::{deserialize_exact_f64, deserialize_exact_map};
 use crate::trend::LatencyTrend;
 use vllm_sim_command_line::progress::is_job_stop_requested;
 use vllm_sim_replay_cli::{
@@ -76,14 +75,10 @@ pub(super) struct SimulatedDeploymentTrial {
     ///
     /// With a request rate they are those of the traffic, else those of the run, which includes its
     /// end with few requests.
-    #[serde(deserialize_with = "deserialize_exact_f64")]
     pub(super) output_rate: f64,
-    #[serde(deserialize_with = "deserialize_exact_f64")]
     pub(super) token_rate: f64,
     /// Traffic of the run, as a factor of the requested traffic.
-    #[serde(deserialize_with = "deserialize_exact_f64")]
     pub(super) traffic: f64,
-    #[serde(deserialize_with = "deserialize_exact_f64")]
     pub(super) attainment: f64,
     /// Reasons why the run does not meet the requirements, except that too few requests were within
     /// their latency bounds.
@@ -92,7 +87,6 @@ pub(super) struct SimulatedDeploymentTrial {
     ///
     /// Attainment and summary then cover only the simulated part.
     pub(super) stopped: bool,
-    #[serde(deserialize_with = "deserialize_exact_map")]
     pub(super) summary: Map<String, Value>,
 }
 
