@@ -41,7 +41,7 @@ use vllm_sim_replay::online::{
 };
 use vllm_sim_replay_cli::{
     DeploymentFactory, EngineDeployment, GenerationApiName, ServeFlagSplitter, WorkloadArgs,
-    open_workload, simulated_time_limit, split_known_args,
+    open_workload, parse_args_and_serve_flags, simulated_time_limit,
 };
 use workload::LoadedWorkload;
 
@@ -176,13 +176,8 @@ fn score_gateway(
     serve: PodFactory<'_>,
 ) -> Result<String> {
     let typed = format_command_line("gateway score", args);
-    let parsed = split_known_args::<GatewayScoreArgs>(args)?;
-    let (flags, loose) = match parsed.has_help_flag() {
-        true => Default::default(),
-        false => sort(&parsed.others)?,
-    };
-    let mut args = match parsed.parse_with_extra_words(&loose)? {
-        Ok(args) => args,
+    let (mut args, flags) = match parse_args_and_serve_flags::<GatewayScoreArgs>(args, sort)? {
+        Ok(parsed) => parsed,
         Err(help) => return Ok(help),
     };
     workload::set_default_workload(&mut args.workload);

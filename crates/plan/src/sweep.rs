@@ -16,7 +16,7 @@ use vllm_sim_command_line::{format_command_line, output_files, refuse, render_te
 use vllm_sim_replay_cli::{
     DeploymentFactory, PoolArgs, ReportArgs, ResultProvenance, ServeFlagSplitter,
     WeightsDoNotFitError, WorkerPools, WorkloadArgs, build_worker_pools, open_workload,
-    replay_pools, simulated_time_limit,
+    parse_args_and_serve_flags, replay_pools, simulated_time_limit,
 };
 
 /// Run one workload against every combination of flags, and report the one with the most good
@@ -127,15 +127,11 @@ pub fn run_sweep_command(
     sort: ServeFlagSplitter<'_>,
     deploy: DeploymentFactory<'_>,
 ) -> Result<String> {
-    let base: Args = match grid::parse_unvaried_args(args, sort)? {
-        Ok(base) => base,
+    let (base, _) = match parse_args_and_serve_flags::<Args>(args, sort)? {
+        Ok(parsed) => parsed,
         Err(help) => return Ok(help),
     };
-    for (flag, given) in [
-        ("--per-request", base.report.per_request.is_some()),
-        ("--trace-out", base.report.trace_out.is_some()),
-        ("--step-log", base.report.step_log.is_some()),
-    ] {
+    for (flag, given) in base.report.single_run_file_flags() {
         if given {
             refuse!("{flag} cannot be used with sweep, whose points would share the file");
         }
