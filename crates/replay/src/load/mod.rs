@@ -35,11 +35,12 @@ use agentic::SharedPrefixOptions;
 use csv::CsvTraceKind;
 use mooncake::MooncakeRowContent;
 
+use vllm_sim_dataset::SQLITE_MAGIC;
+
 pub use bench::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
 pub use loaded::SessionOrder;
 pub use options::{AgentRunOrder, WorkloadFormat, WorkloadReadOptions};
 
-const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
 #[cfg(not(feature = "sqlite"))]
 const NO_SQLITE: &str = "is a recording, which this build cannot read (feature `sqlite`)";
 
