@@ -34,7 +34,6 @@ use super::workload::{ClientSession, WorkloadError, WorkloadFacts, WorkloadSourc
 use agentic::SharedPrefixOptions;
 use csv::CsvTraceKind;
 use mooncake::MooncakeRowContent;
-
 use vllm_sim_dataset::SQLITE_MAGIC;
 
 pub use bench::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
