@@ -22,7 +22,7 @@ impl LatestBytesArrivalTime {
 
     /// Returns the arrival time of the latest bytes on the connection; before any bytes, the time
     /// of connecting.
-    pub fn latest_arrival(&self) -> Instant {
+    pub(super) fn latest_arrival(&self) -> Instant {
         self.epoch + Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
     }
 
