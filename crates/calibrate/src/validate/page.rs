@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use vllm_sim_replay::html::{
     ChartLine, LineChart, SummaryTile, ValueColour, distribution_points, escape_html,
-    format_short_number, render_coloured_table, render_command_section, render_html_document,
-    render_summary_tiles, render_table,
+    format_short_number, render_coloured_table, render_html_document, render_summary_tiles,
+    render_table,
 };
 
 use super::report::quantile_curve;
@@ -29,8 +29,7 @@ impl ValidationReport {
         self.write_group_table(&mut body);
         self.write_run_table(&mut body);
         self.write_run_charts(&mut body);
-        body.push_str(&render_command_section(command));
-        render_html_document(TITLE, &body)
+        render_html_document(TITLE, &body, &[], command)
     }
 
     fn summary_tiles(&self) -> String {
