@@ -108,6 +108,18 @@ impl SampleDistribution {
         self.max
     }
 
+    /// Returns `N` evenly spaced quantiles, from the smallest to the largest sample; empty without
+    /// samples.
+    pub fn quantile_curve<const N: usize>(&mut self) -> Vec<f64> {
+        match self.count {
+            0 => Vec::new(),
+            _ => {
+                let percents = std::array::from_fn(|i| i as f64 * 100.0 / (N - 1) as f64);
+                self.percentiles::<N>(percents).to_vec()
+            }
+        }
+    }
+
     /// Returns the percentiles of the samples for the given ascending percentages, without
     /// interpolation.
     ///

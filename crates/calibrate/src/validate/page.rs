@@ -196,17 +196,14 @@ impl ValidationReport {
                 "<details><summary>{id}: {model} on {gpus} x {}</summary><div class=\"charts\">",
                 escape_html(run.gpu)
             );
-            for (title, key, predicted) in [
-                ("Time to first token", "ttft", &run.curves.ttft),
-                ("ITL of a request (its mean gap)", "itl", &run.curves.itl),
-                ("Request latency", "e2e", &run.curves.e2e),
-            ] {
-                write_distribution_chart(
-                    body,
-                    title,
-                    predicted,
-                    &measured_distribution(&run.measured, key),
-                );
+            let metrics = [
+                ("Time to first token", "ttft"),
+                ("ITL of a request (its mean gap)", "itl"),
+                ("Request latency", "e2e"),
+            ];
+            for ((title, key), predicted) in metrics.into_iter().zip(&run.curves) {
+                let measured = measured_distribution(&run.measured, key);
+                write_distribution_chart(body, title, predicted, &measured);
             }
             body.push_str("</div></details>");
         }

@@ -235,10 +235,10 @@ impl ReportCollector {
         let summary = self.build_summary(totals);
         ReplayReport {
             curves: [
-                ("TTFT", quantile_curve(&mut self.ttft)),
-                ("ITL", quantile_curve(&mut self.gaps)),
-                ("TPOT", quantile_curve(&mut self.tpot)),
-                ("E2E", quantile_curve(&mut self.e2e)),
+                ("TTFT", self.ttft.quantile_curve::<CURVE_POINTS>()),
+                ("ITL", self.gaps.quantile_curve::<CURVE_POINTS>()),
+                ("TPOT", self.tpot.quantile_curve::<CURVE_POINTS>()),
+                ("E2E", self.e2e.quantile_curve::<CURVE_POINTS>()),
             ],
             summary,
             run: None,
@@ -431,15 +431,6 @@ fn push_distribution_keys(
     ] {
         map.insert(format!("{kind}_{name}"), json!(value));
     }
-}
-
-fn quantile_curve(samples: &mut SampleDistribution) -> Vec<f64> {
-    if samples.sample_count() == 0 {
-        return Vec::new();
-    }
-    let percents: [f64; CURVE_POINTS] =
-        std::array::from_fn(|i| i as f64 * 100.0 / (CURVE_POINTS - 1) as f64);
-    samples.percentiles(percents).to_vec()
 }
 
 /// Report of a replay: summary, distributions, timelines and request records.
