@@ -7,8 +7,6 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use super::lines::WorkloadLines;
 use super::loaded::{LoadedSessions, SessionOrder, nanos_from_ms, sim_time_from_ms};
 use super::row::JsonRow;
@@ -245,12 +243,4 @@ fn load_sessions(
         Ok(())
     })?;
     Ok(LoadedSessions::new(sessions, rules.order))
-}
-
-pub(super) fn is_bailian_row(row: &serde_json::Map<String, Value>) -> bool {
-    ["chat_id", "parent_chat_id", "hash_ids"].iter().all(|key| row.contains_key(*key))
-}
-
-pub(super) fn is_mooncake_row(row: &serde_json::Map<String, Value>) -> bool {
-    row.contains_key("hash_ids")
 }
