@@ -263,7 +263,7 @@ fn run_live_workload(
     }
     backends.wait_for_gateway(&gateway, wait)?;
     // Some gateways do not forward /tokenize or the model list.
-    let pod = backends.first_ready_pod();
+    let pod = backends.ready_pods().next();
     options.tokenizer = pod.map(|pod| pod.url.clone());
     options.model = options.model.or_else(|| pod?.model.clone());
     let mut notes = describe_engine_differences(&backends, &deployment.engine);
@@ -335,10 +335,8 @@ fn run_ideal_placement(
     if !backends.reset_prefix_caches() {
         return Ok(Err("the cache of a pod cannot be reset (--dev-mode)"));
     }
-    let ready = backends.pods.iter();
-    let ready = ready.filter(|pod| pod.state == pod::GatewayPodState::Ready);
     let options = OnlineReplayOptions {
-        targets: ready.map(|pod| pod.url.clone()).collect(),
+        targets: backends.ready_pods().map(|pod| pod.url.clone()).collect(),
         identity: Some(RequestHeaderNames {
             run: format!("{}-ideal", plan.identity.run),
             ..plan.identity.clone()
