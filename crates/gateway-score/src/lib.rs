@@ -36,12 +36,10 @@ use vllm_sim_command_line::{
 use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_http_client::CertificateVerification;
 use vllm_sim_replay::ArrivalPacing;
-use vllm_sim_replay::online::{
-    self, GenerationApi, OnlineReplayOptions, RequestHeaderNames, TargetServer,
-};
+use vllm_sim_replay::online::{self, OnlineReplayOptions, RequestHeaderNames, TargetServer};
 use vllm_sim_replay_cli::{
     DeploymentFactory, EngineDeployment, GenerationApiName, ServeFlagSplitter, WorkloadArgs,
-    open_workload, parse_args_and_serve_flags, simulated_time_limit,
+    online_options_of_workload, open_workload, parse_args_and_serve_flags, simulated_time_limit,
 };
 use workload::LoadedWorkload;
 
@@ -356,27 +354,17 @@ fn run_ideal_placement(
 }
 
 fn online_options(args: &GatewayScoreArgs, plan: &LiveRunPlan<'_>) -> Result<OnlineReplayOptions> {
-    let pace = plan.pace;
+    let sending = (args.target_api, args.target_timeout);
     Ok(OnlineReplayOptions {
         targets: vec![args.target.clone()],
-        api: match args.target_api {
-            GenerationApiName::Completions => GenerationApi::Completions,
-            GenerationApiName::Chat => GenerationApi::Chat,
-        },
         model: args.target_model.clone(),
         api_key: args.target_api_key.clone(),
         trust: match args.target_insecure {
             true => CertificateVerification::Disabled,
             false => CertificateVerification::PublicAuthorities,
         },
-        concurrency: pace.concurrency_limit().map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
-        speedup: pace.speedup,
-        timeout: parse_positive_seconds("--target-timeout", args.target_timeout)?,
-        limit: simulated_time_limit(&args.workload)?
-            .map(|limit| Duration::from_nanos(limit.as_nanos())),
-        seed: args.workload.workload_seed,
         identity: Some(plan.identity.clone()),
-        ..OnlineReplayOptions::default()
+        ..online_options_of_workload(&args.workload, plan.pace, sending)?
     })
 }
 

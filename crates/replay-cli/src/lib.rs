@@ -30,6 +30,7 @@ pub use deploy::{
     DeploymentFactory, EngineDeployment, ResultProvenance, ServeFlagSplitter,
     StepTimeSettingSource, WeightsDoNotFitError,
 };
+pub use online::online_options_of_workload;
 pub use options::{
     AdapterArgs, GenerationApiName, PoolArgs, ReportArgs, SyntheticArgs, WorkloadArgs,
     parse_args_and_serve_flags, split_known_args,
