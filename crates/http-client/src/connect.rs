@@ -38,9 +38,9 @@ impl HttpServerEndpoint {
 }
 
 /// Byte stream of a TCP connection with or without TLS.
-pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> ByteStream for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> ByteStream for S {}
 
 /// Opens TCP or TLS connections to one HTTP server.
 #[derive(Clone)]
