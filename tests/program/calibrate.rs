@@ -18,6 +18,12 @@ use vllm_sim_replay::outcome::{ReplaySink, RequestOutcome};
 use vllm_sim_replay::synth::{ArrivalProcess, SyntheticWorkload, TokenLengthDistribution};
 use vllm_sim_replay::{PoolSpec, ReplaySettings, RouterConfig, run_replay};
 
+/// Returns the value of a parameter that was fitted in common for all runs.
+fn fitted_value(fitted: &FittedRoofline, parameter: RooflineParameter) -> Option<f64> {
+    let mut outcomes = fitted.parameters.iter();
+    outcomes.find(|outcome| outcome.parameter == parameter).map(|outcome| outcome.value)
+}
+
 fn setup(coefficients: RooflineCoefficients) -> RooflineModelSetup {
     let shape: ModelShape =
         known_model_shape("meta-llama/Llama-3.1-8B-Instruct").expect("is known");
@@ -120,7 +126,7 @@ fn calibration_recovers_coefficients_within_5_percent() {
         (RooflineParameter::Sequence, truth.sequence_us),
         (RooflineParameter::Compute, truth.gemm_compute_scale),
     ] {
-        let found = fitted.fitted_parameter_value(parameter);
+        let found = fitted_value(&fitted, parameter);
         let found = found
             .unwrap_or_else(|| panic!("{} not fitted: {fitted}", parameter.coefficient_name()));
         let off = found / truth - 1.0;
@@ -138,7 +144,7 @@ fn calibration_recovers_coefficients_within_5_percent() {
     let yaml = calibrate::fitted_config_yaml(&fitted, &deployment.1.coefficients, &[]);
     let step = yaml.lines().find(|line| line.starts_with("  step_us: ")).expect("is there");
     let step: f64 = step["  step_us: ".len()..].parse().expect("is a number");
-    assert_eq!(Some(step), fitted.fitted_parameter_value(RooflineParameter::Step));
+    assert_eq!(Some(step), fitted_value(&fitted, RooflineParameter::Step));
 }
 
 #[test]
@@ -153,7 +159,7 @@ fn one_run_fits_two_coefficients() {
     let names: Vec<&str> =
         fitted.parameters.iter().map(|o| o.parameter.coefficient_name()).collect();
     assert_eq!(names, ["front_end_us", "step_scale"]);
-    let front_end = fitted.fitted_parameter_value(RooflineParameter::FrontEnd).expect("was fitted");
+    let front_end = fitted_value(&fitted, RooflineParameter::FrontEnd).expect("was fitted");
     assert!((front_end / 15_000.0 - 1.0).abs() < 0.05, "{fitted}");
     let text = fitted.to_string();
     assert!(text.contains("kept at its default: needs two different loads"), "{text}");

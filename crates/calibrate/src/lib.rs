@@ -46,13 +46,11 @@ pub fn fit_roofline_to_result_files(
     deployment: (&VllmSchedulerConfig, &RooflineModelSetup),
     options: &CalibrateOptions,
 ) -> Result<FittedRoofline, CalibrateError> {
-    let mut cases = Vec::new();
+    let mut runs = Vec::new();
     for file in files {
-        for run in load::read_bench_runs(file, format)? {
-            cases.push(CalibrationCase::from_bench_run(&run, deployment, options)?);
-        }
+        runs.extend(load::read_bench_runs(file, format)?);
     }
-    fit::fit_calibration_cases(cases, options)
+    fit_roofline_to_bench_runs(&runs, deployment, options)
 }
 
 /// Fits roofline parameters to runs in memory, all of one deployment.

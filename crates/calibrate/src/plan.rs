@@ -159,11 +159,8 @@ impl FittedParameterChoice {
 
     /// Returns candidate fit plans in stages, from simple to complex.
     fn candidate_plans_by_stage(&self, columns: &[FitParameterColumn]) -> Vec<Vec<RidgeFitPlan>> {
-        let shared = |wanted: &[RooflineParameter]| {
-            matching_column_indices(columns, wanted, ColumnScope::Shared)
-        };
-        let own =
-            matching_column_indices(columns, &DEPLOYMENT_PARAMETERS, ColumnScope::PerDeployment);
+        let shared = |wanted: &[RooflineParameter]| shared_columns(columns, wanted);
+        let own = deployment_columns(columns, &DEPLOYMENT_PARAMETERS);
         let held = |indices: &[usize], ridge: f64| -> Vec<(usize, f64)> {
             indices.iter().map(|j| (*j, ridge)).collect()
         };
@@ -190,11 +187,7 @@ impl FittedParameterChoice {
             plans.to_vec()
         });
         vec![
-            ladder(&matching_column_indices(
-                columns,
-                &STEP_SCALE_PARAMETER,
-                ColumnScope::PerDeployment,
-            )),
+            ladder(&deployment_columns(columns, &STEP_SCALE_PARAMETER)),
             ladder(&own),
             both.collect(),
         ]
@@ -209,7 +202,7 @@ impl FittedParameterChoice {
     ) -> RidgeFitPlan {
         if lines.cross_validation_units().len() < 2 {
             let wanted = if self.named { &self.chosen } else { &DEPLOYMENT_PARAMETERS[..] };
-            let terms = matching_column_indices(columns, wanted, ColumnScope::Shared);
+            let terms = shared_columns(columns, wanted);
             return RidgeFitPlan {
                 terms: terms.into_iter().map(|j| (j, SINGLE_RUN_RIDGE_PENALTY)).collect(),
             };
@@ -234,23 +227,18 @@ impl FittedParameterChoice {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum ColumnScope {
-    Shared,
-    PerDeployment,
+/// Returns the indices of the columns of the `wanted` parameters for all deployments together.
+fn shared_columns(columns: &[FitParameterColumn], wanted: &[RooflineParameter]) -> Vec<usize> {
+    let is_match = |column: &FitParameterColumn| {
+        column.deployment.is_none() && wanted.contains(&column.parameter)
+    };
+    (0..columns.len()).filter(|j| is_match(&columns[*j])).collect()
 }
 
-fn matching_column_indices(
-    columns: &[FitParameterColumn],
-    wanted: &[RooflineParameter],
-    scope: ColumnScope,
-) -> Vec<usize> {
-    let of = |column: &FitParameterColumn| match column.deployment {
-        Some(_) => ColumnScope::PerDeployment,
-        None => ColumnScope::Shared,
+/// Returns the indices of the columns of the `wanted` parameters for single deployments.
+fn deployment_columns(columns: &[FitParameterColumn], wanted: &[RooflineParameter]) -> Vec<usize> {
+    let is_match = |column: &FitParameterColumn| {
+        column.deployment.is_some() && wanted.contains(&column.parameter)
     };
-    let all = columns.iter().enumerate();
-    all.filter(|(_, column)| of(column) == scope && wanted.contains(&column.parameter))
-        .map(|(j, _)| j)
-        .collect()
+    (0..columns.len()).filter(|j| is_match(&columns[*j])).collect()
 }

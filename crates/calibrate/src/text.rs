@@ -71,14 +71,6 @@ impl FittedRoofline {
         }
         Ok(())
     }
-
-    /// Returns the fitted value of a parameter, or `None` if it was not fitted in common for all
-    /// runs.
-    pub fn fitted_parameter_value(&self, parameter: RooflineParameter) -> Option<f64> {
-        let mut outcomes = self.parameters.iter();
-        let outcome = outcomes.find(|outcome| outcome.parameter == parameter);
-        outcome.map(|outcome| outcome.value)
-    }
 }
 
 impl fmt::Display for FittedRoofline {

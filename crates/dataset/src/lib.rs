@@ -5,6 +5,7 @@
 //!
 //! Source: llm-d-inference-sim, `pkg/dataset/custom_dataset.go`, `sqlite_helper.go`.
 
+mod conversations;
 #[cfg(feature = "download")]
 mod download;
 mod error;
@@ -21,6 +22,7 @@ mod store;
 #[cfg(not(feature = "sqlite"))]
 mod unavailable;
 
+pub use conversations::{Conversation, ConversationMessage, for_each_conversation};
 #[cfg(feature = "download")]
 pub use download::download_dataset_if_missing;
 pub use error::DatasetError;

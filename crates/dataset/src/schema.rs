@@ -8,7 +8,8 @@ pub fn recording_table_name(table: &str) -> String {
     format!("{table}_recording")
 }
 
-pub(super) fn quote_sql_name(name: &str) -> String {
+/// Returns `name` as SQL writes the name of a table or column.
+pub fn quote_sql_name(name: &str) -> String {
     format!("\"{}\"", name.replace('"', "\"\""))
 }
 

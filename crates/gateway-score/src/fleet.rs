@@ -112,13 +112,12 @@ impl GatewayBackends {
         Ok(backends)
     }
 
-    pub(super) fn ready_pod_count(&self) -> u32 {
-        let ready = self.pods.iter().filter(|pod| pod.state == GatewayPodState::Ready);
-        ready.count() as u32
+    pub(super) fn ready_pods(&self) -> impl Iterator<Item = &GatewayPod> {
+        self.pods.iter().filter(|pod| pod.state == GatewayPodState::Ready)
     }
 
-    pub(super) fn first_ready_pod(&self) -> Option<&GatewayPod> {
-        self.pods.iter().find(|pod| pod.state == GatewayPodState::Ready)
+    pub(super) fn ready_pod_count(&self) -> u32 {
+        self.ready_pods().count() as u32
     }
 
     /// Waits until the gateway forwards a request to a pod and returns its response.
@@ -155,8 +154,7 @@ impl GatewayBackends {
     /// Resets the prefix caches of all ready pods; returns false at the first pod that does not
     /// allow it.
     pub(super) fn reset_prefix_caches(&self) -> bool {
-        let mut ready = self.pods.iter().filter(|pod| pod.state == GatewayPodState::Ready);
-        ready.all(|pod| self.runtime.block_on(pod.reset_prefix_cache()))
+        self.ready_pods().all(|pod| self.runtime.block_on(pod.reset_prefix_cache()))
     }
 
     /// Runs `sending`, which sends the workload to the gateway, while faults are injected into the
@@ -221,8 +219,7 @@ impl GatewayBackends {
                 play.counted = Some((hits, queries));
             }
         }
-        let ready = || self.pods.iter().filter(|pod| pod.state == GatewayPodState::Ready);
-        let all_remember = ready().all(|pod| pod.newest.is_some());
+        let all_remember = self.ready_pods().all(|pod| pod.newest.is_some());
         let answers = play.turns.iter().filter(|turn| turn.completed).count() as u64;
         let (evidence, unclaimed) =
             assign_requests_to_pods(play, (&self.pods, outages), &attempts, identity, &mut routing);

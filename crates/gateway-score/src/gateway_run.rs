@@ -81,6 +81,4 @@ impl ReplaySink for GatewayRun {
             error: outcome.error.map(str::to_owned),
         });
     }
-
-    fn on_token_gaps(&mut self, _: u64, _: u64) {}
 }

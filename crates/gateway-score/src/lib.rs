@@ -36,12 +36,10 @@ use vllm_sim_command_line::{
 use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_http_client::CertificateVerification;
 use vllm_sim_replay::ArrivalPacing;
-use vllm_sim_replay::online::{
-    self, GenerationApi, OnlineReplayOptions, RequestHeaderNames, TargetServer,
-};
+use vllm_sim_replay::online::{self, OnlineReplayOptions, RequestHeaderNames, TargetServer};
 use vllm_sim_replay_cli::{
     DeploymentFactory, EngineDeployment, GenerationApiName, ServeFlagSplitter, WorkloadArgs,
-    open_workload, simulated_time_limit, split_known_args,
+    online_options_of_workload, open_workload, parse_args_and_serve_flags, simulated_time_limit,
 };
 use workload::LoadedWorkload;
 
@@ -176,13 +174,8 @@ fn score_gateway(
     serve: PodFactory<'_>,
 ) -> Result<String> {
     let typed = format_command_line("gateway score", args);
-    let parsed = split_known_args::<GatewayScoreArgs>(args)?;
-    let (flags, loose) = match parsed.has_help_flag() {
-        true => Default::default(),
-        false => sort(&parsed.others)?,
-    };
-    let mut args = match parsed.parse_with_extra_words(&loose)? {
-        Ok(args) => args,
+    let (mut args, flags) = match parse_args_and_serve_flags::<GatewayScoreArgs>(args, sort)? {
+        Ok(parsed) => parsed,
         Err(help) => return Ok(help),
     };
     workload::set_default_workload(&mut args.workload);
@@ -268,7 +261,7 @@ fn run_live_workload(
     }
     backends.wait_for_gateway(&gateway, wait)?;
     // Some gateways do not forward /tokenize or the model list.
-    let pod = backends.first_ready_pod();
+    let pod = backends.ready_pods().next();
     options.tokenizer = pod.map(|pod| pod.url.clone());
     options.model = options.model.or_else(|| pod?.model.clone());
     let mut notes = describe_engine_differences(&backends, &deployment.engine);
@@ -340,10 +333,8 @@ fn run_ideal_placement(
     if !backends.reset_prefix_caches() {
         return Ok(Err("the cache of a pod cannot be reset (--dev-mode)"));
     }
-    let ready = backends.pods.iter();
-    let ready = ready.filter(|pod| pod.state == pod::GatewayPodState::Ready);
     let options = OnlineReplayOptions {
-        targets: ready.map(|pod| pod.url.clone()).collect(),
+        targets: backends.ready_pods().map(|pod| pod.url.clone()).collect(),
         identity: Some(RequestHeaderNames {
             run: format!("{}-ideal", plan.identity.run),
             ..plan.identity.clone()
@@ -363,27 +354,17 @@ fn run_ideal_placement(
 }
 
 fn online_options(args: &GatewayScoreArgs, plan: &LiveRunPlan<'_>) -> Result<OnlineReplayOptions> {
-    let pace = plan.pace;
+    let sending = (args.target_api, args.target_timeout);
     Ok(OnlineReplayOptions {
         targets: vec![args.target.clone()],
-        api: match args.target_api {
-            GenerationApiName::Completions => GenerationApi::Completions,
-            GenerationApiName::Chat => GenerationApi::Chat,
-        },
         model: args.target_model.clone(),
         api_key: args.target_api_key.clone(),
         trust: match args.target_insecure {
             true => CertificateVerification::Disabled,
             false => CertificateVerification::PublicAuthorities,
         },
-        concurrency: pace.concurrency_limit().map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
-        speedup: pace.speedup,
-        timeout: parse_positive_seconds("--target-timeout", args.target_timeout)?,
-        limit: simulated_time_limit(&args.workload)?
-            .map(|limit| Duration::from_nanos(limit.as_nanos())),
-        seed: args.workload.workload_seed,
         identity: Some(plan.identity.clone()),
-        ..OnlineReplayOptions::default()
+        ..online_options_of_workload(&args.workload, plan.pace, sending)?
     })
 }
 

@@ -1,6 +1,6 @@
 use vllm_sim_replay::html::{
-    SummaryTile, ValueColour, render_command_section, render_distribution_chart,
-    render_html_document, render_summary_tiles, render_table, render_table_notes,
+    SummaryTile, ValueColour, render_distribution_chart, render_html_document,
+    render_summary_tiles, render_table, render_table_notes,
 };
 
 use super::fault_schedule::FAULT_PROBLEM_PREFIX;
@@ -17,8 +17,7 @@ pub(super) fn render_score_page(report: &ScoreReport) -> String {
         body.push_str(&render_distribution_chart(title, &curves));
     }
     body.push_str("</div></section>");
-    body.push_str(&render_command_section(&report.command));
-    render_html_document("vllm-sim gateway score", &body)
+    render_html_document("vllm-sim gateway score", &body, &[], &report.command)
 }
 
 fn score_tiles(report: &ScoreReport) -> Vec<SummaryTile> {

@@ -245,8 +245,6 @@ impl ScoreReport {
     /// Returns the distributions of TTFT and E2E latency in the runs through the gateway and behind
     /// some simulated routers.
     pub(super) fn latency_curves(&self) -> [(&'static str, LatencyCurves<'_>); 2] {
-        let percents: [f64; CURVE_POINTS] =
-            std::array::from_fn(|at| at as f64 * 100.0 / (CURVE_POINTS - 1) as f64);
         let shown = ["oracle", "round-robin"];
         let others = self.policies.iter().filter(|p| shown.contains(&p.name));
         let direct = self.live.ideal.as_ref().map(|(_, play)| ("direct", play));
@@ -255,9 +253,8 @@ impl ScoreReport {
             plays.chain(others.map(|p| (p.name, &p.play))).collect();
         [("Time to first token", 0), ("Request latency", 1)].map(|(title, which)| {
             let curves = plays.iter().filter_map(|(name, play)| {
-                let samples = &mut ttft_and_e2e_samples(play)[which];
-                (samples.sample_count() > 0)
-                    .then(|| (*name, samples.percentiles(percents).to_vec()))
+                let curve = ttft_and_e2e_samples(play)[which].quantile_curve::<CURVE_POINTS>();
+                (!curve.is_empty()).then_some((*name, curve))
             });
             (title, curves.collect())
         })

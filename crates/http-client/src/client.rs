@@ -15,9 +15,8 @@ use hyper::client::conn::http1::{self, Connection, SendRequest};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 
-use super::connect::HttpConnector;
+use super::connect::{ByteStream, HttpConnector};
 use super::socket::{LatestBytesArrivalTime, real_clock_now};
-use super::stream::ClientStream;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -183,9 +182,8 @@ where
     async fn take_connection(&self) -> Result<PooledConnection<B>, HttpSendError> {
         let failed =
             |why: String| HttpSendError { why: format!("cannot connect: {why}"), stale: false };
-        let stream = self.0.connector.connect().await;
-        let stream = stream.map_err(|error| failed(error.to_string()))?;
-        let arrival = stream.arrival_time();
+        let opened = self.0.connector.connect().await;
+        let (stream, arrival) = opened.map_err(|error| failed(error.to_string()))?;
         let shaken = http1::handshake(TokioIo::new(stream)).await;
         let (sender, connection) = shaken.map_err(|error| failed(error.to_string()))?;
         Ok(PooledConnection { sender, connection: Some(connection), arrival })
@@ -207,7 +205,7 @@ impl<B: Body + 'static> PooledHttpClient<B> {
 struct PooledConnection<B: Body + 'static> {
     sender: SendRequest<B>,
     /// I/O future of the connection; `None` after the connection has ended.
-    connection: Option<Connection<TokioIo<ClientStream>, B>>,
+    connection: Option<Connection<TokioIo<Box<dyn ByteStream>>, B>>,
     arrival: LatestBytesArrivalTime,
 }
 
@@ -221,7 +219,7 @@ fn root_cause(error: &hyper::Error) -> String {
 
 /// Runs the I/O of an HTTP connection; the task that waits for the response receives any error.
 fn drive_connection<B>(
-    connection: &mut Option<Connection<TokioIo<ClientStream>, B>>,
+    connection: &mut Option<Connection<TokioIo<Box<dyn ByteStream>>, B>>,
     cx: &mut Context<'_>,
 ) where
     B: Body + 'static,

@@ -6,11 +6,11 @@ use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signat
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use super::socket::ArrivalTimedSocket;
-use super::stream::ClientStream;
+use super::socket::{ArrivalTimedSocket, LatestBytesArrivalTime};
 use super::{CertificateVerification, TlsSetupError};
 
 /// Address of an HTTP server: host, port and whether it uses TLS.
@@ -37,6 +37,11 @@ impl HttpServerEndpoint {
     }
 }
 
+/// Byte stream of a TCP connection with or without TLS.
+pub(super) trait ByteStream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> ByteStream for S {}
+
 /// Opens TCP or TLS connections to one HTTP server.
 #[derive(Clone)]
 pub struct HttpConnector {
@@ -60,18 +65,22 @@ impl HttpConnector {
         Ok(Self { endpoint, tls })
     }
 
-    /// Opens a TCP connection, with TLS if the endpoint is secure.
+    /// Opens a TCP connection, with TLS if the endpoint is secure. Returns it with the arrival time
+    /// of its latest bytes.
     ///
     /// # Errors
     /// An I/O error of the network or of TLS.
-    pub async fn connect(&self) -> io::Result<ClientStream> {
+    pub(super) async fn connect(
+        &self,
+    ) -> io::Result<(Box<dyn ByteStream>, LatestBytesArrivalTime)> {
         let HttpServerEndpoint { host, port, .. } = &self.endpoint;
         let socket = ArrivalTimedSocket::new(TcpStream::connect((host.as_str(), *port)).await?)?;
+        let arrival = socket.arrival_time();
         let Some(tls) = &self.tls else {
-            return Ok(ClientStream::from_tcp(socket));
+            return Ok((Box::new(socket), arrival));
         };
         let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
-        Ok(ClientStream::from_tls(tls.connect(name, socket).await?))
+        Ok((Box::new(tls.connect(name, socket).await?), arrival))
     }
 }
 

@@ -4,15 +4,12 @@ mod client;
 mod connect;
 mod get;
 mod socket;
-mod stream;
 
 use std::path::PathBuf;
 
 pub use client::{HttpSendError, PooledHttpClient, ResponseBody};
 pub use connect::{HttpConnector, HttpServerEndpoint};
 pub use get::get_on_new_connection;
-pub use socket::LatestBytesArrivalTime;
-pub use stream::ClientStream;
 
 /// The way in which a client verifies server certificates.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

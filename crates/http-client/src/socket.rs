@@ -10,7 +10,7 @@ use tokio::net::TcpStream;
 
 /// Arrival time of the latest bytes on a connection.
 #[derive(Debug, Clone)]
-pub struct LatestBytesArrivalTime {
+pub(super) struct LatestBytesArrivalTime {
     epoch: Instant,
     nanos: Arc<AtomicU64>,
 }
@@ -22,7 +22,7 @@ impl LatestBytesArrivalTime {
 
     /// Returns the arrival time of the latest bytes on the connection; before any bytes, the time
     /// of connecting.
-    pub fn latest_arrival(&self) -> Instant {
+    pub(super) fn latest_arrival(&self) -> Instant {
         self.epoch + Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
     }
 

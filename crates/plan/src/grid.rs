@@ -6,7 +6,9 @@ use anyhow::Result;
 use clap::Parser;
 
 use vllm_sim_command_line::{UsageError, refuse};
-use vllm_sim_replay_cli::{ServeFlagSplitter, WeightsDoNotFitError, WorkerPools, split_known_args};
+use vllm_sim_replay_cli::{
+    ServeFlagSplitter, WeightsDoNotFitError, WorkerPools, parse_args_and_serve_flags,
+};
 
 const MAX_GRID_POINTS: usize = 10_000;
 
@@ -76,22 +78,6 @@ pub(super) fn axis_value_combinations(axes: &[FlagGridAxis]) -> Vec<Vec<String>>
     all
 }
 
-/// Parses the command line without varied flags; the inner `Err` is a help text.
-///
-/// # Errors
-/// Returns a usage error for invalid arguments.
-pub(super) fn parse_unvaried_args<T: Parser>(
-    args: &[String],
-    sort: ServeFlagSplitter<'_>,
-) -> Result<Result<T, String>> {
-    let parsed = split_known_args::<T>(args)?;
-    if parsed.has_help_flag() {
-        return parsed.parse_with_extra_words(&[]);
-    }
-    let (_, loose) = sort(&parsed.others)?;
-    parsed.parse_with_extra_words(&loose)
-}
-
 /// Returns the flags of one combination of values, as a command line has them.
 pub(super) fn flags_of_grid_point(axes: &[FlagGridAxis], values: &[String]) -> Vec<String> {
     let set = axes.iter().zip(values);
@@ -110,13 +96,8 @@ pub(super) fn parse_grid_point<T: Parser>(
     sort: ServeFlagSplitter<'_>,
     pools: impl Fn(&T, &[String]) -> Result<WorkerPools>,
 ) -> Result<(T, Result<WorkerPools, WeightsDoNotFitError>)> {
-    let parsed = split_known_args::<T>(&[args, flags].concat())?;
-    let (flags, loose) =
-        sort(&parsed.others).map_err(|error| with_grid_point_label(label, error))?;
-    let args = parsed
-        .parse_with_extra_words(&loose)
-        .map_err(|error| with_grid_point_label(label, error))?;
-    let Ok(args) = args else {
+    let parsed = parse_args_and_serve_flags::<T>(&[args, flags].concat(), sort);
+    let Ok((args, flags)) = parsed.map_err(|error| with_grid_point_label(label, error))? else {
         refuse!("--help cannot be a flag of a grid");
     };
     let pools = match pools(&args, &flags) {

@@ -35,7 +35,7 @@ use vllm_sim_command_line::{
 use vllm_sim_replay_cli::{
     DeploymentFactory, PoolArgs, ReportArgs, ServeFlagSplitter, StepTimeSettingSource,
     WeightsDoNotFitError, WorkerPools, WorkloadArgs, build_worker_pools, open_workload,
-    split_known_args,
+    parse_args_and_serve_flags, split_known_args,
 };
 
 /// Find the cheapest deployment that serves a workload within its latency bounds.
@@ -100,8 +100,8 @@ pub fn run_plan_command(
     sort: ServeFlagSplitter<'_>,
     deploy: DeploymentFactory<'_>,
 ) -> Result<String> {
-    let base: Args = match grid::parse_unvaried_args(args, sort)? {
-        Ok(base) => base,
+    let (base, flags) = match parse_args_and_serve_flags::<Args>(args, sort)? {
+        Ok(parsed) => parsed,
         Err(help) => return Ok(help),
     };
     check_args(&base)?;
@@ -117,7 +117,7 @@ pub fn run_plan_command(
     let prices =
         base.question.prices.as_deref().map(GpuPrices::read_gpu_prices_file).transpose()?;
     let builder = CandidateBuilder { args, axes: &axes, prices: prices.as_ref(), sort, deploy };
-    let (names, candidates, notes) = builder.candidates(&base)?;
+    let (names, candidates, notes) = builder.candidates(&base, &flags)?;
     check_step_times(&candidates)?;
     check_deployment_outputs(&base, &candidates)?;
     let question = base.question.clone();
@@ -166,11 +166,11 @@ fn check_args(args: &Args) -> Result<()> {
         ("--scale", args.pools.scale.is_some()),
         ("--autoscale-max", args.pools.autoscale_max.is_some()),
         ("--lose-workers", args.pools.lose_workers.is_some()),
-        ("--per-request", args.report.per_request.is_some()),
-        ("--trace-out", args.report.trace_out.is_some()),
-        ("--step-log", args.report.step_log.is_some()),
-        ("--require", !args.report.require.is_empty()),
-    ] {
+    ]
+    .into_iter()
+    .chain(args.report.single_run_file_flags())
+    .chain([("--require", !args.report.require.is_empty())])
+    {
         if given {
             refuse!("{flag} cannot be used with plan, which changes the number of workers");
         }
@@ -259,10 +259,12 @@ struct CandidateBuilder<'a> {
 
 impl CandidateBuilder<'_> {
     /// Returns the names of the flags that differ between candidate deployments, all candidate
-    /// deployments, and notes about parallel layouts that were not tried.
+    /// deployments, and notes about parallel layouts that were not tried. `flags` are those of
+    /// `serve` on the command line.
     fn candidates(
         &self,
         base: &Args,
+        flags: &[String],
     ) -> Result<(Vec<String>, Vec<DeploymentCandidate>, Vec<String>)> {
         let mut names: Vec<String> = self.axes.iter().map(|axis| axis.name.clone()).collect();
         let combinations = grid::axis_value_combinations(self.axes).into_iter();
@@ -270,7 +272,7 @@ impl CandidateBuilder<'_> {
             &base.pools,
             base.question.max_gpus,
             self.axes,
-            &self.explicit_flags()?,
+            &self.explicit_flags(flags),
         );
         let Some(search) = search.filter(|_| base.question.fixed_workers.is_none()) else {
             let all = combinations.map(|values| self.build_candidate(values, None, &[]));
@@ -307,15 +309,14 @@ impl CandidateBuilder<'_> {
     }
 
     /// Returns the flags of `serve` that the command line, files and variables set.
-    fn explicit_flags(&self) -> Result<Vec<(String, String)>> {
-        let (flags, _) = (self.sort)(&split_known_args::<Args>(self.args)?.others)?;
-        Ok(match (self.deploy)(&flags) {
+    fn explicit_flags(&self, flags: &[String]) -> Vec<(String, String)> {
+        match (self.deploy)(flags) {
             Ok(deployment) => deployment.about,
             // Flags that only a combination completes are reported with that combination.
             Err(error) => error
                 .downcast::<WeightsDoNotFitError>()
                 .map_or_else(|_| Vec::new(), |misfit| misfit.about),
-        })
+        }
     }
 
     /// Returns whether the model of a flag combination has experts, which data-parallel ranks
@@ -323,8 +324,7 @@ impl CandidateBuilder<'_> {
     fn has_experts(&self, values: &[String]) -> bool {
         let ranks = format!("--{}=2", layout::LAYOUT_FLAG_NAMES[1]);
         let all = [self.args, &grid::flags_of_grid_point(self.axes, values), &[ranks]].concat();
-        let sorted = split_known_args::<Args>(&all).and_then(|parsed| (self.sort)(&parsed.others));
-        let Ok((flags, _)) = sorted else {
+        let Ok((flags, _)) = (self.sort)(&split_known_args::<Args>(&all).1) else {
             return false;
         };
         match (self.deploy)(&flags) {

@@ -8,10 +8,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use serde::de::{DeserializeOwned, Error, MapAccess, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::value::RawValue;
-use serde_json::{Map, Value};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
 use vllm_sim_command_line::{format_command_line, map_in_parallel, output_files, refuse};
@@ -185,43 +183,6 @@ fn without_flags(words: &[String], flags: &[&str]) -> Vec<String> {
     kept
 }
 
-/// Deserializes a float from JSON text with its exact bits.
-pub(super) fn deserialize_exact_f64<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
-    let raw = <&RawValue>::deserialize(from)?;
-    raw.get().parse().map_err(D::Error::custom)
-}
-
-/// Deserializes a JSON object with the exact bits of its floats.
-pub(super) fn deserialize_exact_map<'de, D: Deserializer<'de>>(
-    from: D,
-) -> Result<Map<String, Value>, D::Error> {
-    from.deserialize_map(ExactMapVisitor)
-}
-
-struct ExactMapVisitor;
-
-impl<'de> Visitor<'de> for ExactMapVisitor {
-    type Value = Map<String, Value>;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("a summary")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut pairs: A) -> Result<Self::Value, A::Error> {
-        let mut map = Map::new();
-        while let Some((key, raw)) = pairs.next_entry::<String, &RawValue>()? {
-            let text = raw.get();
-            let is_float = text.contains(['.', 'e']);
-            let value = match text.parse::<f64>() {
-                Ok(number) if is_float => number.into(),
-                _ => serde_json::from_str(text).map_err(A::Error::custom)?,
-            };
-            map.insert(key, value);
-        }
-        Ok(map)
-    }
-}
-
 /// Combines the result files of all shards, in the order of the grid's points.
 ///
 /// # Errors
@@ -269,26 +230,5 @@ mod tests {
             command_common_to_shards(&words(merged))
         );
         assert_eq!(command_without_shard_flags(&words(merged)), words("--grid a=1,2 --gpu H100"));
-    }
-
-    #[test]
-    fn shard_file_floats_round_trip_exactly() {
-        #[derive(Serialize, Deserialize)]
-        struct Kept {
-            #[serde(deserialize_with = "deserialize_exact_map")]
-            map: Map<String, Value>,
-        }
-        let mut seed = 1_u64;
-        let mut map = Map::new();
-        for n in 0..2000 {
-            seed = vllm_sim_random::mix_u64_pair(seed, n);
-            let number = (seed >> 11) as f64 / 7.3e9;
-            map.insert(n.to_string(), number.into());
-        }
-        map.insert("none".to_owned(), Value::Null);
-        map.insert("whole".to_owned(), 7.into());
-        let text = serde_json::to_string(&Kept { map: map.clone() }).expect("is JSON");
-        let back: Kept = serde_json::from_str(&text).expect("is JSON");
-        assert_eq!(back.map, map);
     }
 }

@@ -10,15 +10,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
 use crate::grid::{self, flag_combination_label};
-use crate::shard::{
-    self, FlagGridRun, FlagGridShardArgs, deserialize_exact_f64, deserialize_exact_map,
-};
+use crate::shard::{self, FlagGridRun, FlagGridShardArgs};
 use vllm_sim_command_line::progress::is_job_stop_requested;
 use vllm_sim_command_line::{format_command_line, output_files, refuse, render_text_table};
 use vllm_sim_replay_cli::{
     DeploymentFactory, PoolArgs, ReportArgs, ResultProvenance, ServeFlagSplitter,
     WeightsDoNotFitError, WorkerPools, WorkloadArgs, build_worker_pools, open_workload,
-    replay_pools, simulated_time_limit,
+    parse_args_and_serve_flags, replay_pools, simulated_time_limit,
 };
 
 /// Run one workload against every combination of flags, and report the one with the most good
@@ -86,9 +84,7 @@ type PlayedPoint = Result<PlayedSummary, String>;
 
 #[derive(Serialize, Deserialize)]
 struct PlayedSummary {
-    #[serde(deserialize_with = "deserialize_exact_f64")]
     gpus: f64,
-    #[serde(deserialize_with = "deserialize_exact_map")]
     summary: Map<String, Value>,
 }
 
@@ -131,15 +127,11 @@ pub fn run_sweep_command(
     sort: ServeFlagSplitter<'_>,
     deploy: DeploymentFactory<'_>,
 ) -> Result<String> {
-    let base: Args = match grid::parse_unvaried_args(args, sort)? {
-        Ok(base) => base,
+    let (base, _) = match parse_args_and_serve_flags::<Args>(args, sort)? {
+        Ok(parsed) => parsed,
         Err(help) => return Ok(help),
     };
-    for (flag, given) in [
-        ("--per-request", base.report.per_request.is_some()),
-        ("--trace-out", base.report.trace_out.is_some()),
-        ("--step-log", base.report.step_log.is_some()),
-    ] {
+    for (flag, given) in base.report.single_run_file_flags() {
         if given {
             refuse!("{flag} cannot be used with sweep, whose points would share the file");
         }

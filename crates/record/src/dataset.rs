@@ -6,7 +6,6 @@
 mod build;
 mod card;
 mod recording;
-mod source;
 mod write;
 
 use std::path::{Path, PathBuf};

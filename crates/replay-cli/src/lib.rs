@@ -30,9 +30,10 @@ pub use deploy::{
     DeploymentFactory, EngineDeployment, ResultProvenance, ServeFlagSplitter,
     StepTimeSettingSource, WeightsDoNotFitError,
 };
+pub use online::online_options_of_workload;
 pub use options::{
     AdapterArgs, GenerationApiName, PoolArgs, ReportArgs, SyntheticArgs, WorkloadArgs,
-    split_known_args,
+    parse_args_and_serve_flags, split_known_args,
 };
 use options::{ReplayArgs, ReplayMode};
 pub use pools::{WorkerPools, build_worker_pools};
@@ -60,13 +61,8 @@ pub fn run_replay_command(
     deploy: DeploymentFactory<'_>,
 ) -> Result<String> {
     let typed = format_command_line("replay", args);
-    let parsed = split_known_args::<ReplayArgs>(args)?;
-    let (flags, loose) = match parsed.has_help_flag() {
-        true => Default::default(),
-        false => sort(&parsed.others)?,
-    };
-    let args = match parsed.parse_with_extra_words(&loose)? {
-        Ok(args) => args,
+    let (args, flags) = match parse_args_and_serve_flags::<ReplayArgs>(args, sort)? {
+        Ok(parsed) => parsed,
         Err(help) => return Ok(help),
     };
     // Invalid requirements are refused before the run.
@@ -128,11 +124,7 @@ fn refuse_flags_without_effect(args: &ReplayArgs, flags: &[String]) -> Result<()
             refuse!("{word}: no effect with {flag}, whose workers do not have these flags");
         }
     }
-    for (flag, given) in [
-        ("--per-request", args.report.per_request.is_some()),
-        ("--trace-out", args.report.trace_out.is_some()),
-        ("--step-log", args.report.step_log.is_some()),
-    ] {
+    for (flag, given) in args.report.single_run_file_flags() {
         if given && let Some(run) = args.dynamo_or_aisimulate_flag() {
             refuse!("{flag}: no effect with {run}, which writes a report only");
         }

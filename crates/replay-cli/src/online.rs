@@ -4,6 +4,7 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use vllm_sim_http_client::CertificateVerification;
+use vllm_sim_replay::ArrivalPacing;
 use vllm_sim_replay::online::{self, GenerationApi, OnlineReplayOptions};
 use vllm_sim_replay::report::{ReplayReport, ReplayRunTotals};
 
@@ -20,13 +21,8 @@ pub(super) fn run_online_replay(
 ) -> Result<ReplayReport> {
     // Shared prefixes of synthetic prompts consist of blocks of vLLM's default size.
     let (mut source, pace) = workload::open_workload(asked, 16)?;
-    let limit = workload::simulated_time_limit(asked)?;
     let options = OnlineReplayOptions {
         targets: online.target.clone(),
-        api: match online.target_api {
-            GenerationApiName::Completions => GenerationApi::Completions,
-            GenerationApiName::Chat => GenerationApi::Chat,
-        },
         model: online.target_model.clone(),
         api_key: online.target_api_key.clone(),
         trust: match (&online.target_ca, online.target_insecure) {
@@ -34,13 +30,8 @@ pub(super) fn run_online_replay(
             (None, true) => CertificateVerification::Disabled,
             (None, false) => CertificateVerification::PublicAuthorities,
         },
-        concurrency: pace.concurrency_limit().map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
         max_in_flight: online.target_max_in_flight,
-        speedup: pace.speedup,
-        timeout: parse_positive_seconds("--target-timeout", online.target_timeout)?,
-        limit: limit.map(|limit| Duration::from_nanos(limit.as_nanos())),
-        seed: asked.workload_seed,
-        ..OnlineReplayOptions::default()
+        ..online_options_of_workload(asked, pace, (online.target_api, online.target_timeout))?
     };
     let keep_request_records = report.html.is_some() || report.report_json.is_some();
     let mut sink = create_report_sink(report, keep_request_records, None)?;
@@ -62,6 +53,31 @@ pub(super) fn run_online_replay(
     finished.summary.insert("sessions_held_up".to_owned(), held_up);
     workload::add_left_out_row_count(&mut finished, source.as_ref());
     Ok(finished)
+}
+
+/// Returns the options with which a workload is sent to servers by the API and with the timeout, in
+/// seconds, of `--target-api` and `--target-timeout`. All other options have their defaults.
+///
+/// # Errors
+/// Returns a usage error for an invalid duration.
+pub fn online_options_of_workload(
+    args: &WorkloadArgs,
+    pace: ArrivalPacing,
+    (api, timeout): (GenerationApiName, f64),
+) -> Result<OnlineReplayOptions> {
+    let limit = workload::simulated_time_limit(args)?;
+    Ok(OnlineReplayOptions {
+        api: match api {
+            GenerationApiName::Completions => GenerationApi::Completions,
+            GenerationApiName::Chat => GenerationApi::Chat,
+        },
+        concurrency: pace.concurrency_limit().map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+        speedup: pace.speedup,
+        timeout: parse_positive_seconds("--target-timeout", timeout)?,
+        limit: limit.map(|limit| Duration::from_nanos(limit.as_nanos())),
+        seed: args.workload_seed,
+        ..OnlineReplayOptions::default()
+    })
 }
 
 fn request_progress_bar(requests: Option<u64>) -> ProgressBar {

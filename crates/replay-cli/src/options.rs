@@ -5,6 +5,7 @@ use anyhow::{Context, Result};
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Args, Parser, ValueEnum};
 
+use crate::deploy::ServeFlagSplitter;
 use vllm_sim_command_line::{UsageError, parse_tool_args, refuse};
 use vllm_sim_replay::load::WorkloadFormat;
 use vllm_sim_replay::report::LatencySlo;
@@ -462,6 +463,15 @@ pub(super) struct OnlineArgs {
 }
 
 impl ReportArgs {
+    /// Returns the flags of files that describe a single run, and whether each is given.
+    pub fn single_run_file_flags(&self) -> [(&'static str, bool); 3] {
+        [
+            ("--per-request", self.per_request.is_some()),
+            ("--trace-out", self.trace_out.is_some()),
+            ("--step-log", self.step_log.is_some()),
+        ]
+    }
+
     /// Returns the latency bounds (SLO) that the `--slo-*` flags set.
     pub fn latency_slo(&self) -> Result<LatencySlo> {
         for (name, value) in [
@@ -482,11 +492,27 @@ impl ReportArgs {
     }
 }
 
-/// Separates the arguments that command `T` knows from all others, in their order.
+/// Parses the arguments of a tool that takes flags of `vllm-sim serve` too, and returns them with
+/// those flags. The inner `Err` is the help text that the arguments ask for.
 ///
 /// # Errors
-/// Returns clap's errors about the known arguments.
-pub fn split_known_args<T: Parser>(words: &[String]) -> Result<KnownAndOtherArgs<T>> {
+/// Returns a usage error for invalid arguments.
+pub fn parse_args_and_serve_flags<T: Parser>(
+    words: &[String],
+    sort: ServeFlagSplitter<'_>,
+) -> Result<Result<(T, Vec<String>), String>> {
+    let (known, others) = split_known_args::<T>(words);
+    // A help text does not depend on the other flags, even if they are invalid.
+    let (flags, loose) = match known.iter().any(|word| word == "--help") {
+        true => Default::default(),
+        false => sort(&others)?,
+    };
+    Ok(parse_tool_args(&[known, loose].concat())?.map(|args| (args, flags)))
+}
+
+/// Separates the arguments that command `T` knows from all others, in their order, and returns
+/// (known, others).
+pub fn split_known_args<T: Parser>(words: &[String]) -> (Vec<String>, Vec<String>) {
     let command = T::command();
     let (mut ours, mut others) = (Vec::new(), Vec::new());
     let mut words = words.iter().peekable();
@@ -533,29 +559,7 @@ pub fn split_known_args<T: Parser>(words: &[String]) -> Result<KnownAndOtherArgs
             ours.push(word.clone());
         }
     }
-    Ok(KnownAndOtherArgs { known: ours, others, of: std::marker::PhantomData })
-}
-
-/// Command-line arguments separated by [`split_known_args`].
-#[derive(Debug)]
-pub struct KnownAndOtherArgs<T> {
-    known: Vec<String>,
-    /// Arguments unknown to command `T`.
-    pub others: Vec<String>,
-    of: std::marker::PhantomData<T>,
-}
-
-impl<T: Parser> KnownAndOtherArgs<T> {
-    /// Parses the known arguments followed by `extra_words` words. The inner `Err` is a help text
-    /// that the arguments ask for.
-    pub fn parse_with_extra_words(&self, extra_words: &[String]) -> Result<Result<T, String>> {
-        parse_tool_args(&[&self.known[..], extra_words].concat())
-    }
-
-    /// Returns whether `--help` is among the arguments.
-    pub fn has_help_flag(&self) -> bool {
-        self.known.iter().any(|word| word == "--help")
-    }
+    (ours, others)
 }
 
 /// Parses the value of a flag: JSON, or the name of a file with JSON or YAML.

@@ -1,12 +1,11 @@
 //! Collects millions of values in bounded memory and computes their statistics.
 
+use std::collections::HashMap;
+
 const MAX_EXACT_SAMPLES: usize = 1 << 20;
 /// Number of mantissa bits kept in rounded samples: a relative error of at most 2^-13, 0.013 %.
 const KEPT_BITS: u32 = 12;
 const DROPPED_BITS: u32 = f64::MANTISSA_DIGITS - 1 - KEPT_BITS;
-/// Number of distinct rounded values per sign and exponent.
-const VALUES_PER_EXPONENT: usize = 1 << KEPT_BITS;
-const SIGNS_AND_EXPONENTS: usize = 1 << 12;
 
 /// Distribution of numeric samples: values with their counts.
 #[derive(Debug, Clone, Default)]
@@ -14,7 +13,8 @@ pub struct SampleDistribution {
     seen: Vec<(f64, u64)>,
     /// Number of samples at the start of `seen` that are already sorted and have no duplicates.
     sorted: usize,
-    rounded: Option<Box<RoundedCounts>>,
+    /// Number of samples by their [`kept_bits`], if there are too many distinct values.
+    rounded: Option<HashMap<u64, u64>>,
     count: u64,
     mean: f64,
     spread: f64,
@@ -38,7 +38,7 @@ impl SampleDistribution {
         self.mean += delta * weight / self.count as f64;
         self.spread += delta * (value - self.mean) * weight;
         if let Some(counts) = &mut self.rounded {
-            counts.add(value, times);
+            *counts.entry(kept_bits(value)).or_insert(0) += times;
             return;
         }
         match self.seen.last_mut() {
@@ -54,16 +54,18 @@ impl SampleDistribution {
     fn merge_equal_samples(&mut self) {
         self.sort_by_value();
         if self.seen.len() > MAX_EXACT_SAMPLES {
-            let counts = self.rounded.insert(Box::default());
+            let counts = self.rounded.insert(HashMap::new());
             for (value, times) in std::mem::take(&mut self.seen) {
-                counts.add(value, times);
+                *counts.entry(kept_bits(value)).or_insert(0) += times;
             }
         }
     }
 
     fn sort_by_value(&mut self) {
         if let Some(counts) = &self.rounded {
-            self.seen = counts.values_ascending();
+            let value = |kept: u64| f64::from_bits(kept << DROPPED_BITS);
+            self.seen = counts.iter().map(|(kept, times)| (value(*kept), *times)).collect();
+            self.seen.sort_by(|a, b| a.0.total_cmp(&b.0));
             return;
         }
         if self.sorted == self.seen.len() {
@@ -106,6 +108,18 @@ impl SampleDistribution {
         self.max
     }
 
+    /// Returns `N` evenly spaced quantiles, from the smallest to the largest sample; empty without
+    /// samples.
+    pub fn quantile_curve<const N: usize>(&mut self) -> Vec<f64> {
+        match self.count {
+            0 => Vec::new(),
+            _ => {
+                let percents = std::array::from_fn(|i| i as f64 * 100.0 / (N - 1) as f64);
+                self.percentiles::<N>(percents).to_vec()
+            }
+        }
+    }
+
     /// Returns the percentiles of the samples for the given ascending percentages, without
     /// interpolation.
     ///
@@ -126,39 +140,10 @@ impl SampleDistribution {
     }
 }
 
-/// Counts samples by their sign, exponent and kept mantissa bits.
-#[derive(Debug, Clone)]
-struct RoundedCounts {
-    pages: Vec<Option<Box<[u64; VALUES_PER_EXPONENT]>>>,
-}
-
-impl Default for RoundedCounts {
-    fn default() -> Self {
-        Self { pages: vec![None; SIGNS_AND_EXPONENTS] }
-    }
-}
-
-impl RoundedCounts {
-    fn add(&mut self, value: f64, times: u64) {
-        let half = 1 << (DROPPED_BITS - 1);
-        let kept = (value.to_bits().wrapping_add(half) >> DROPPED_BITS) as usize;
-        let page = self.pages[kept / VALUES_PER_EXPONENT]
-            .get_or_insert_with(|| Box::new([0; VALUES_PER_EXPONENT]));
-        page[kept % VALUES_PER_EXPONENT] += times;
-    }
-
-    fn values_ascending(&self) -> Vec<(f64, u64)> {
-        let pages = self.pages.iter().zip(0u64..);
-        let pages = pages.filter_map(|(page, high)| Some((page.as_ref()?, high)));
-        let counts = pages.flat_map(|(page, high)| {
-            let counts = page.iter().zip(high * VALUES_PER_EXPONENT as u64..);
-            counts.filter(|(times, _)| **times > 0)
-        });
-        let value = |kept: u64| f64::from_bits(kept << DROPPED_BITS);
-        let mut all: Vec<_> = counts.map(|(times, kept)| (value(kept), *times)).collect();
-        all.sort_by(|a, b| a.0.total_cmp(&b.0));
-        all
-    }
+/// Returns the bits of a float without the dropped ones, rounded.
+fn kept_bits(value: f64) -> u64 {
+    let half = 1 << (DROPPED_BITS - 1);
+    value.to_bits().wrapping_add(half) >> DROPPED_BITS
 }
 
 #[cfg(test)]

@@ -63,11 +63,9 @@ pub fn compile_constraint(constraint: &Constraint) -> Result<CompiledConstraint,
             let schema = serde_json::from_str(ANY_OBJECT_SCHEMA).unwrap_or(Value::Bool(true));
             CompiledConstraintKind::Json(Box::new(Schema::parse(&schema)?))
         }
-        Constraint::Json(Value::String(text)) => {
-            let schema = serde_json::from_str(text).map_err(|_| ConstraintError::InvalidJson)?;
-            CompiledConstraintKind::Json(Box::new(Schema::parse(&schema)?))
+        Constraint::Json(schema) => {
+            CompiledConstraintKind::Json(Box::new(Schema::parse_value_or_text(schema)?))
         }
-        Constraint::Json(schema) => CompiledConstraintKind::Json(Box::new(Schema::parse(schema)?)),
         Constraint::Regex(source) => {
             CompiledConstraintKind::Regex(Box::new(WholeTextRegex::new(source)?))
         }

@@ -5,8 +5,8 @@ use serde_json::Value;
 
 use vllm_sim_replay::html::{
     ChartLine, LineChart, SummaryTile, ValueColour, distribution_points, escape_html,
-    format_short_number, render_coloured_table, render_command_section, render_html_document,
-    render_summary_tiles, render_table,
+    format_short_number, render_coloured_table, render_html_document, render_summary_tiles,
+    render_table,
 };
 
 use super::report::quantile_curve;
@@ -29,8 +29,7 @@ impl ValidationReport {
         self.write_group_table(&mut body);
         self.write_run_table(&mut body);
         self.write_run_charts(&mut body);
-        body.push_str(&render_command_section(command));
-        render_html_document(TITLE, &body)
+        render_html_document(TITLE, &body, &[], command)
     }
 
     fn summary_tiles(&self) -> String {
@@ -197,17 +196,14 @@ impl ValidationReport {
                 "<details><summary>{id}: {model} on {gpus} x {}</summary><div class=\"charts\">",
                 escape_html(run.gpu)
             );
-            for (title, key, predicted) in [
-                ("Time to first token", "ttft", &run.curves.ttft),
-                ("ITL of a request (its mean gap)", "itl", &run.curves.itl),
-                ("Request latency", "e2e", &run.curves.e2e),
-            ] {
-                write_distribution_chart(
-                    body,
-                    title,
-                    predicted,
-                    &measured_distribution(&run.measured, key),
-                );
+            let metrics = [
+                ("Time to first token", "ttft"),
+                ("ITL of a request (its mean gap)", "itl"),
+                ("Request latency", "e2e"),
+            ];
+            for ((title, key), predicted) in metrics.into_iter().zip(&run.curves) {
+                let measured = measured_distribution(&run.measured, key);
+                write_distribution_chart(body, title, predicted, &measured);
             }
             body.push_str("</div></details>");
         }

@@ -108,20 +108,14 @@ pub(crate) fn error_over_stages(errors: impl Iterator<Item = f64>) -> Option<f64
 
 const CURVE_POINTS: u32 = 50;
 
-/// Latency distributions of the completed requests of a run: evenly spaced quantiles, in ms.
-#[derive(Debug, Clone, Default)]
-pub(super) struct LatencyQuantileCurves {
-    pub(super) ttft: Vec<f64>,
-    pub(super) itl: Vec<f64>,
-    pub(super) e2e: Vec<f64>,
-}
-
-impl LatencyQuantileCurves {
-    pub(super) fn new(run: &RecordedRun, client_timings: &[ClientRequestTiming]) -> Self {
-        let requests = run.requests.iter().zip(client_timings).map(|(r, d)| (r.output, d));
-        let [ttft, itl, e2e] = latency_samples(requests).map(quantile_curve);
-        Self { ttft, itl, e2e }
-    }
+/// Returns the distributions of TTFT, ITL and E2E latency of the completed requests of a run: evenly
+/// spaced quantiles, in ms.
+pub(super) fn latency_quantile_curves(
+    run: &RecordedRun,
+    client_timings: &[ClientRequestTiming],
+) -> [Vec<f64>; 3] {
+    let requests = run.requests.iter().zip(client_timings).map(|(r, d)| (r.output, d));
+    latency_samples(requests).map(quantile_curve)
 }
 
 pub(super) fn quantile_curve(mut values: Vec<f64>) -> Vec<f64> {

@@ -8,7 +8,7 @@ use vllm_sim_engine::latency::KvCacheMemory;
 
 use super::RecordedRunReplay;
 use super::report::{
-    LatencyPrediction, LatencyQuantileCurves, RunLatencySummary, error_over_stages, mean,
+    LatencyPrediction, RunLatencySummary, error_over_stages, latency_quantile_curves, mean,
     measured_summaries, percentile,
 };
 
@@ -67,8 +67,9 @@ pub struct ValidatedRun {
     pub error_percent: MetricErrorPercentages,
     /// Published absolute errors of other simulators for this run, in percent.
     pub peer_error_percent: BTreeMap<String, MetricErrorPercentages>,
+    /// Predicted distributions of TTFT, ITL and E2E latency: evenly spaced quantiles, in ms.
     #[serde(skip)]
-    pub(super) curves: LatencyQuantileCurves,
+    pub(super) curves: [Vec<f64>; 3],
 }
 
 /// Median and mean absolute prediction error of several runs, in percent.
@@ -132,7 +133,7 @@ impl ValidatedRun {
             peer_error_percent: published_peer_errors(recorded_run_json),
             measured: recorded_run_json["actual"].clone(),
             predicted,
-            curves: LatencyQuantileCurves::new(run, done),
+            curves: latency_quantile_curves(run, done),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Answers the question of a plan in one line, with the costs of the cheapest deployment.
 
 use super::report::PlanReport;
-use super::search::SimulatedDeploymentTrial;
+use super::search::{MAX_TRAFFIC_FACTOR, SimulatedDeploymentTrial};
 use vllm_sim_replay::report::group_thousands;
 
 /// Number of hours per month in prices: a twelfth of the 8,760 hours of a year.
@@ -60,7 +60,11 @@ impl PlanReport {
             text.push_str(&format!(" ({})", row.label));
         }
         if self.question.fixed_workers.is_some() {
-            text.push_str(&format!("; serves {:.3} times the traffic", found.traffic));
+            let bound = match found.traffic >= MAX_TRAFFIC_FACTOR {
+                true => "at least ",
+                false => "",
+            };
+            text.push_str(&format!("; serves {bound}{:.3} times the traffic", found.traffic));
         }
         let latencies = self.displayed_latencies(found);
         if !latencies.is_empty() {

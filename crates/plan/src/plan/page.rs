@@ -2,8 +2,7 @@
 
 use vllm_sim_replay::html::{
     ScatterChart, ScatterPoint, SummaryTile, ValueColour, format_latency, render_coloured_table,
-    render_command_section, render_html_document, render_run_section, render_summary_tiles,
-    render_table_notes,
+    render_html_document, render_summary_tiles, render_table_notes,
 };
 
 use super::pareto::{BetterChartAxisEnd, pareto_chart_dots, pareto_front};
@@ -36,9 +35,7 @@ pub(super) fn plan_html_page(plan: &PlanReport) -> String {
     let notes = notes.iter().map(|note| note.replacen('*', "★", 1)).collect::<Vec<_>>();
     body.push_str(&render_table_notes(&notes));
     body.push_str("</section>");
-    body.push_str(&render_run_section(&plan.origin.provenance_rows()));
-    body.push_str(&render_command_section(&plan.command));
-    render_html_document("vllm-sim plan", &body)
+    render_html_document("vllm-sim plan", &body, &plan.origin.provenance_rows(), &plan.command)
 }
 
 /// Draws the charts of a plan's completed runs; draws nothing if the plan has no such runs.

@@ -20,6 +20,10 @@ use vllm_sim_replay_cli::{ResultProvenance, WorkerPools};
 /// Factors of the requested traffic for which the cheapest deployment is recomputed.
 const TRAFFIC_FACTORS: [f64; 2] = [0.8, 1.2];
 
+/// Maximum factor of the requested traffic for which the cheapest deployment is simulated
+/// unchanged.
+const MAX_ROOM_FACTOR: f64 = 32.0;
+
 pub(super) struct PlanReport {
     names: Vec<String>,
     pub(super) question: PlanRequirements,
@@ -94,7 +98,7 @@ struct TrafficSensitivity {
     /// `None` if the GPU or cost budget is too small.
     swings: [Option<WorkerCountByKind>; 2],
     /// Highest sustainable traffic on the cheapest deployment, as a factor of the requested
-    /// traffic.
+    /// traffic; [`MAX_ROOM_FACTOR`] stands for any higher one.
     room: Option<f64>,
 }
 
@@ -140,7 +144,7 @@ impl PlanReport {
             {
                 let mut runner = TrialRunner::new(candidate, &question).map_err(Clone::clone)?;
                 let [less, more] = TRAFFIC_FACTORS.map(|traffic| runner.fewest(traffic));
-                let room = runner.bisect_most_traffic(workers)?;
+                let room = runner.bisect_most_traffic(workers, MAX_ROOM_FACTOR)?;
                 Some(TrafficSensitivity {
                     swings: [less?, more?].map(|trial| trial.map(|trial| trial.workers)),
                     room: room.map(|trial| trial.traffic),
@@ -372,7 +376,8 @@ impl PlanReport {
         };
         let [less, more] = outlook.swings.map(workers);
         let room = outlook.room.map_or_else(String::new, |room| {
-            format!("; unchanged, it serves {room:.2} times the traffic")
+            let bound = if room >= MAX_ROOM_FACTOR { "at least " } else { "" };
+            format!("; unchanged, it serves {bound}{room:.2} times the traffic")
         });
         Some(format!("traffic -20 %: {less}, +20 %: {more}{room}"))
     }
@@ -491,6 +496,7 @@ impl PlanReport {
                 "traffic": TRAFFIC_FACTORS,
                 "workers": outlook.swings.map(|workers| workers.map(WorkerCountByKind::total_workers)),
                 "most_traffic": outlook.room,
+                "most_traffic_is_lower_bound": outlook.room >= Some(MAX_ROOM_FACTOR),
             })),
             "deploy": deployed.as_ref().map(DeploymentCommands::vllm_serve_command),
             "router": deployed.as_ref().and_then(DeploymentCommands::router_description),

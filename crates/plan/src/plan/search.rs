@@ -18,13 +18,16 @@ use super::context::ContextRefusals;
 use super::idle_worker;
 use super::layout::ParallelLayout;
 use super::worker_count::{WorkerCountByKind, gpus_of_workers, repeat_worker_pools};
-use crate::shard::{deserialize_exact_f64, deserialize_exact_map};
 use crate::trend::LatencyTrend;
 use vllm_sim_command_line::progress::is_job_stop_requested;
 use vllm_sim_replay_cli::{
     ReportArgs, WeightsDoNotFitError, WorkerPools, WorkloadArgs, open_workload,
     parse_workload_text, replay_pools, simulated_time_limit,
 };
+
+/// Maximum factor of the requested traffic in the search for the highest traffic that a fixed
+/// number of workers serves.
+pub(super) const MAX_TRAFFIC_FACTOR: f64 = 1024.0;
 
 /// Command-line flags with the requirements on a deployment.
 #[derive(Debug, Clone, Args)]
@@ -72,14 +75,10 @@ pub(super) struct SimulatedDeploymentTrial {
     ///
     /// With a request rate they are those of the traffic, else those of the run, which includes its
     /// end with few requests.
-    #[serde(deserialize_with = "deserialize_exact_f64")]
     pub(super) output_rate: f64,
-    #[serde(deserialize_with = "deserialize_exact_f64")]
     pub(super) token_rate: f64,
     /// Traffic of the run, as a factor of the requested traffic.
-    #[serde(deserialize_with = "deserialize_exact_f64")]
     pub(super) traffic: f64,
-    #[serde(deserialize_with = "deserialize_exact_f64")]
     pub(super) attainment: f64,
     /// Reasons why the run does not meet the requirements, except that too few requests were within
     /// their latency bounds.
@@ -88,7 +87,6 @@ pub(super) struct SimulatedDeploymentTrial {
     ///
     /// Attainment and summary then cover only the simulated part.
     pub(super) stopped: bool,
-    #[serde(deserialize_with = "deserialize_exact_map")]
     pub(super) summary: Map<String, Value>,
 }
 
@@ -133,7 +131,8 @@ pub(super) fn search_deployment_candidate(
         return Ok(empty_search_result(format!("not simulated: {refusals}")));
     }
     if let Some(workers) = question.fixed_workers {
-        let found = runner.bisect_most_traffic(WorkerCountByKind::Groups(workers))?;
+        let workers = WorkerCountByKind::Groups(workers);
+        let found = runner.bisect_most_traffic(workers, MAX_TRAFFIC_FACTOR)?;
         let why = "no request is good, however low the traffic is".to_owned();
         return Ok(finish_search(found, runner.trials, append_refusals(why, refusals)));
     }
@@ -321,12 +320,13 @@ impl<'c> TrialRunner<'c> {
 
     /// Doubles or halves the traffic until it brackets the capacity of `workers` workers, then
     /// bisects to 1 %.
+    ///
+    /// The search ends at `max_factor` times the requested traffic, and at its inverse.
     pub(super) fn bisect_most_traffic(
         &mut self,
         workers: WorkerCountByKind,
+        max_factor: f64,
     ) -> Result<Option<SimulatedDeploymentTrial>> {
-        /// Maximum factor of the requested traffic in the search; its inverse is the minimum.
-        const MAX_TRAFFIC_FACTOR: f64 = 1024.0;
         let first = self.simulate_trial(workers, 1.0, RunExtent::UntilMissed)?;
         let (mut found, mut too_much) = if self.meets_requirements(&first) {
             let mut found = first;
@@ -336,7 +336,7 @@ impl<'c> TrialRunner<'c> {
                 if !self.meets_requirements(&trial) {
                     break (found, trial.traffic);
                 }
-                if trial.traffic >= MAX_TRAFFIC_FACTOR {
+                if trial.traffic >= max_factor {
                     return Ok(Some(trial));
                 }
                 found = trial;
@@ -349,7 +349,7 @@ impl<'c> TrialRunner<'c> {
                     break (trial, too_much);
                 }
                 too_much = trial.traffic;
-                if too_much <= 1.0 / MAX_TRAFFIC_FACTOR {
+                if too_much <= 1.0 / max_factor {
                     return Ok(None);
                 }
             }

@@ -2,8 +2,8 @@
 
 use vllm_sim_replay::html::{
     ChartBar, ScatterChart, ScatterPoint, SummaryTile, ValueColour, format_latency,
-    format_short_number, render_bar_chart, render_coloured_table, render_command_section,
-    render_html_document, render_run_section, render_summary_tiles, render_table_notes,
+    format_short_number, render_bar_chart, render_coloured_table, render_html_document,
+    render_summary_tiles, render_table_notes,
 };
 
 use vllm_sim_replay_cli::ResultProvenance;
@@ -34,9 +34,7 @@ pub(super) fn sweep_html_page(
     let notes = notes.iter().map(|note| note.replacen('*', "★", 1)).collect::<Vec<_>>();
     body.push_str(&render_table_notes(&notes));
     body.push_str("</section>");
-    body.push_str(&render_run_section(&origin.provenance_rows()));
-    body.push_str(&render_command_section(typed));
-    render_html_document("vllm-sim sweep", &body)
+    render_html_document("vllm-sim sweep", &body, &origin.provenance_rows(), typed)
 }
 
 fn point_label(names: &[&str], point: &PointResult) -> String {

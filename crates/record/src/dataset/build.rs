@@ -11,11 +11,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::json;
 
 use super::recording::{self, RecordedRequest};
-use super::source::{self, ConversationMessage};
 use super::write::{DatasetRow, DatasetWriter};
 use super::{BuildArgs, card};
 use vllm_sim_dataset::{
-    DatasetFormat, hash_completion_prompt, hash_conversation, hash_prompt_tokens,
+    ConversationMessage, DatasetFormat, for_each_conversation, hash_completion_prompt,
+    hash_conversation, hash_prompt_tokens,
 };
 use vllm_sim_tokenizer::{ChatMessage, ChatTemplateInput, SpecialTokenHandling, Tokenizer};
 
@@ -95,18 +95,24 @@ pub(super) fn build_dataset(
         })
         .with_context(|| format!("{}, recording {}", build.input.display(), read + 1))?;
     } else if build.args.max_records > 0 {
-        source::for_each_conversation(BufReader::new(progress.wrap_read(input)), |messages| {
+        let mut written = Ok(());
+        let input = BufReader::new(progress.wrap_read(input));
+        let played = for_each_conversation(input, |conversation| {
             read += 1;
             let before = writer.written_row_count();
-            write_conversation_replies(build.generation(), tokenizer, &messages, &mut writer)?;
+            let messages = &conversation.messages;
+            written =
+                write_conversation_replies(build.generation(), tokenizer, messages, &mut writer);
             used += usize::from(writer.written_row_count() > before);
-            Ok(if read >= build.args.max_records {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            })
-        })
-        .with_context(|| format!("{}, conversation {}", build.input.display(), read + 1))?;
+            match written.is_err() || read >= build.args.max_records {
+                true => ControlFlow::Break(()),
+                false => ControlFlow::Continue(()),
+            }
+        });
+        let played = played.context("neither ShareGPT conversations nor OpenAI messages");
+        written
+            .and(played)
+            .with_context(|| format!("{}, conversation {}", build.input.display(), read + 1))?;
     }
     progress.finish_and_clear();
     let records = writer.written_row_count();

@@ -6,9 +6,7 @@ use std::sync::Arc;
 
 use vllm_sim_engine::SimTime;
 
-use crate::outcome::{
-    AdmissionOutcome, PoolRole, ReplaySink, RequestOutcome, RequestOutcomeFacts, WorkerChange,
-};
+use crate::outcome::{AdmissionOutcome, ReplaySink, RequestOutcome, RequestOutcomeFacts};
 
 use super::report_position::{EventLoopPosition, PositionedReplaySink};
 
@@ -160,9 +158,6 @@ impl ReplaySink for ReplaySinkCallRecorder {
     fn wants_token_times(&self) -> bool {
         self.wants_tokens
     }
-
-    /// Ignores changes in the number of workers, because independent workers are fixed in number.
-    fn on_worker_change(&mut self, _: SimTime, _: u32, _: PoolRole, _: WorkerChange) {}
 }
 
 impl PositionedReplaySink for ReplaySinkCallRecorder {

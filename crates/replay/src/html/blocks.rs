@@ -118,7 +118,7 @@ pub fn render_bar_chart(title: &str, bars: &[ChartBar]) -> String {
 }
 
 /// Renders the section that describes a run, from pairs of name and value; empty without pairs.
-pub fn render_run_section(name_value_rows: &[(String, String)]) -> String {
+fn render_run_section(name_value_rows: &[(String, String)]) -> String {
     if name_value_rows.is_empty() {
         return String::new();
     }
@@ -168,19 +168,25 @@ pub fn render_summary_tiles(tiles: &[SummaryTile]) -> String {
     text + "</section>"
 }
 
-/// Renders an HTML section with the command line that made the page.
-pub fn render_command_section(line: &str) -> String {
-    format!("<section><h2>Command</h2><pre><code>{}</code></pre></section>", escape_html(line))
-}
-
 /// Wraps HTML sections into a page with a heading, and the style and script of all pages.
-pub fn render_html_document(title: &str, body: &str) -> String {
-    let title = escape_html(title);
+///
+/// The last sections describe the run, from the pairs of name and value in `about`, and show the
+/// command line that made the page.
+pub fn render_html_document(
+    title: &str,
+    body: &str,
+    about: &[(String, String)],
+    command_line: &str,
+) -> String {
+    let (title, command_line) = (escape_html(title), escape_html(command_line));
+    let run = render_run_section(about);
     format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <link rel=\"icon\" href=\"data:,\"><title>{title}</title>\n<style>{}{}</style></head>\n\
-         <body><main><h1>{title}</h1>{body}</main>\n<div id=\"tip\" role=\"status\" hidden></div>\n\
+         <body><main><h1>{title}</h1>{body}{run}\
+         <section><h2>Command</h2><pre><code>{command_line}</code></pre></section></main>\n\
+         <div id=\"tip\" role=\"status\" hidden></div>\n\
          <script>{}{}</script></body></html>\n",
         include_str!("base.css"),
         include_str!("page.css"),

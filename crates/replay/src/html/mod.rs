@@ -16,8 +16,8 @@ use serde_json::Value;
 use super::report::{ReplayReport, ReportComparison, WorkerSampleTrack};
 pub use blocks::{
     ChartBar, SummaryTile, ValueColour, escape_html, format_latency, format_short_number,
-    render_bar_chart, render_coloured_table, render_command_section, render_html_document,
-    render_run_section, render_summary_tiles, render_table, render_table_notes,
+    render_bar_chart, render_coloured_table, render_html_document, render_summary_tiles,
+    render_table, render_table_notes,
 };
 pub use chart::{ChartLine, LineChart, distribution_points};
 pub use scatter::{ScatterChart, ScatterPoint};
@@ -41,9 +41,7 @@ pub fn render_report_page(
     heatmap::draw_heat_maps(&mut body, &report.timeline.tracks);
     requests::draw_request_timeline(&mut body, &report.spans);
     push_metrics_table(&mut body, report);
-    body.push_str(&render_run_section(about));
-    body.push_str(&render_command_section(typed));
-    render_html_document(title, &body)
+    render_html_document(title, &body, about, typed)
 }
 
 /// Renders a comparison of replay reports as an HTML page; `command_line` is the command line.
@@ -72,8 +70,7 @@ pub fn render_comparison_page(compared: &ReportComparison, command_line: &str) -
         false => "<p>One run of each configuration: a difference may be due to chance.</p>",
     });
     body.push_str("</section>");
-    body.push_str(&render_command_section(command_line));
-    render_html_document(title, &body)
+    render_html_document(title, &body, &[], command_line)
 }
 
 /// Metrics in the summary figures of a comparison page.

@@ -27,10 +27,6 @@ pub(super) fn is_agentic_mooncake_row(row: &Map<String, Value>) -> bool {
         || row.contains_key("wait_for")
 }
 
-pub(super) fn is_applied_compute_trace_row(row: &Map<String, Value>) -> bool {
-    row.contains_key("assistant_response_length")
-}
-
 /// Request of an agent trace, with the ids of the requests it depends on.
 struct AgentNode {
     place: String,

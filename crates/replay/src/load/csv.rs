@@ -78,10 +78,10 @@ impl CsvHeader {
     ///
     /// # Errors
     /// Returns [`WorkloadError::Bad`] if it has more cells than the header.
-    fn cells(&self, lines: &WorkloadLines) -> Result<Vec<String>, WorkloadError> {
+    fn row<'l>(&self, lines: &'l WorkloadLines) -> Result<CsvRow<'l>, WorkloadError> {
         let (cells, most) = (split_csv_line(lines.current_line()), self.names.len());
         match cells.len() <= most {
-            true => Ok(cells),
+            true => Ok(CsvRow { lines, cells }),
             false => {
                 let problem = format!("has {} fields, must have at most {most}", cells.len());
                 Err(lines.error_at_line(format!("{problem} as the header has")))
@@ -99,50 +99,48 @@ impl CsvHeader {
     }
 }
 
-fn parse_token_count(
-    lines: &WorkloadLines,
-    cells: &[String],
-    at: usize,
-    name: &str,
-) -> Result<u32, WorkloadError> {
-    let cell = cells.get(at).map_or("", String::as_str);
-    let n: Option<f64> = cell.parse().ok();
-    n.filter(|n| (0.0..=MAX_PROMPT_OR_OUTPUT_TOKENS as f64).contains(n) && n.fract() == 0.0)
-        .map(|n| n as u32)
-        .ok_or_else(|| {
-            let allowed = format!("a whole number from 0 to {MAX_PROMPT_OR_OUTPUT_TOKENS}");
-            lines.error_at_line(format!("{name} is {cell:?}, must be {allowed}"))
-        })
+/// Cells of one line of a CSV file.
+struct CsvRow<'l> {
+    lines: &'l WorkloadLines,
+    cells: Vec<String>,
 }
 
-fn parse_float(
-    lines: &WorkloadLines,
-    cells: &[String],
-    at: usize,
-    name: &str,
-) -> Result<f64, WorkloadError> {
-    let cell = cells.get(at).map_or("", String::as_str);
-    let n: Option<f64> = cell.parse().ok();
-    n.filter(|n| n.is_finite())
-        .ok_or_else(|| lines.error_at_line(format!("{name} is {cell:?}, must be a number")))
-}
-
-/// Parses a time in units of `scale` milliseconds.
-fn parse_time_as_ms(
-    lines: &WorkloadLines,
-    cells: &[String],
-    (at, scale): (usize, f64),
-    name: &str,
-) -> Result<f64, WorkloadError> {
-    let ms = parse_float(lines, cells, at, name)? * scale;
-    if is_time_in_range(ms) {
-        return Ok(ms);
+impl CsvRow<'_> {
+    /// Returns the text of the cell at column `at`; an empty text if the row ends before it.
+    fn cell(&self, at: usize) -> &str {
+        self.cells.get(at).map_or("", String::as_str)
     }
-    let allowed = match scale == 1.0 {
-        true => TIME_OUT_OF_RANGE_TEXT,
-        false => "seconds, from 0 to 9200000000 of them (292 years)",
-    };
-    Err(lines.error_at_line(format!("{name} is {:?}, must be {allowed}", cells[at])))
+
+    fn wrong_cell_error(&self, at: usize, name: &str, allowed: &str) -> WorkloadError {
+        self.lines.error_at_line(format!("{name} is {:?}, must be {allowed}", self.cell(at)))
+    }
+
+    fn token_count(&self, at: usize, name: &str) -> Result<u32, WorkloadError> {
+        let n: Option<f64> = self.cell(at).parse().ok();
+        n.filter(|n| (0.0..=MAX_PROMPT_OR_OUTPUT_TOKENS as f64).contains(n) && n.fract() == 0.0)
+            .map(|n| n as u32)
+            .ok_or_else(|| {
+                let allowed = format!("a whole number from 0 to {MAX_PROMPT_OR_OUTPUT_TOKENS}");
+                self.wrong_cell_error(at, name, &allowed)
+            })
+    }
+
+    /// Parses a time in units of `scale` milliseconds.
+    fn time_ms(&self, (at, scale): (usize, f64), name: &str) -> Result<f64, WorkloadError> {
+        let n: Option<f64> = self.cell(at).parse().ok();
+        let ms = n
+            .filter(|n| n.is_finite())
+            .ok_or_else(|| self.wrong_cell_error(at, name, "a number"))?
+            * scale;
+        if is_time_in_range(ms) {
+            return Ok(ms);
+        }
+        let allowed = match scale == 1.0 {
+            true => TIME_OUT_OF_RANGE_TEXT,
+            false => "seconds, from 0 to 9200000000 of them (292 years)",
+        };
+        Err(self.wrong_cell_error(at, name, allowed))
+    }
 }
 
 /// Opens a public CSV trace as a workload.
@@ -227,19 +225,16 @@ impl TraceRows {
                 self.open = None;
                 continue;
             }
-            let cells = header.cells(lines)?;
+            let row = header.row(lines)?;
             let at_ms = match self.table {
-                CsvTraceKind::BurstGpt => parse_time_as_ms(lines, &cells, (*time, 1e3), time_name)?,
-                CsvTraceKind::Azure => {
-                    let cell = cells.get(*time).map_or("", String::as_str);
-                    parse_date_ms(cell).ok_or_else(|| {
-                        let form = "a time such as 2023-11-16 18:15:46.6805900";
-                        lines.error_at_line(format!("TIMESTAMP is {cell:?}, must be {form}"))
-                    })?
-                }
+                CsvTraceKind::BurstGpt => row.time_ms((*time, 1e3), time_name)?,
+                CsvTraceKind::Azure => parse_date_ms(row.cell(*time)).ok_or_else(|| {
+                    let form = "a time such as 2023-11-16 18:15:46.6805900";
+                    row.wrong_cell_error(*time, "TIMESTAMP", form)
+                })?,
             };
-            let input = parse_token_count(lines, &cells, *input, input_name)?;
-            let output = parse_token_count(lines, &cells, *output, output_name)?;
+            let input = row.token_count(*input, input_name)?;
+            let output = row.token_count(*output, output_name)?;
             if input > 0 && output > 0 {
                 self.given += 1;
                 return Ok(Some((at_ms, single_request_session(self.given - 1, input, output))));
@@ -326,28 +321,21 @@ pub(super) fn read_measured_requests(path: &std::path::Path) -> Result<BenchRun,
     let status = header.find_column(&["status", "terminal_status"]);
     let mut run = BenchRun::new(path.display().to_string());
     while lines.read_next_line()? {
-        let cells = header.cells(&lines)?;
-        let cell = |at: usize| cells.get(at).map_or("", String::as_str);
-        if status.is_some_and(|at| !["", "completed", "ok", "200"].contains(&cell(at))) {
+        let row = header.row(&lines)?;
+        if status.is_some_and(|at| !["", "completed", "ok", "200"].contains(&row.cell(at))) {
             continue;
         }
-        let time = |column: Option<(usize, f64)>, name: &str| match column {
-            Some((at, scale)) if !cell(at).is_empty() => {
-                parse_time_as_ms(&lines, &cells, (at, scale), name).map(Some)
-            }
-            _ => Ok(None),
+        let time = |column: Option<(usize, f64)>, name: &str| {
+            let column = column.filter(|(at, _)| !row.cell(*at).is_empty());
+            column.map(|column| row.time_ms(column, name)).transpose()
         };
+        let cached = cached.filter(|at| !row.cell(*at).is_empty());
         let request = MeasuredRequest {
             at_ms: time(arrival, "arrival")?,
-            input: parse_token_count(&lines, &cells, input, "input tokens")?.max(1),
-            output: parse_token_count(&lines, &cells, output, "output tokens")?,
-            cached: match cached {
-                Some(at) if !cell(at).is_empty() => {
-                    Some(parse_token_count(&lines, &cells, at, "cached tokens")?)
-                }
-                _ => None,
-            },
-            prefix: prefix.map(|at| Arc::from(cell(at))),
+            input: row.token_count(input, "input tokens")?.max(1),
+            output: row.token_count(output, "output tokens")?,
+            cached: cached.map(|at| row.token_count(at, "cached tokens")).transpose()?,
+            prefix: prefix.map(|at| Arc::from(row.cell(at))),
             ttft_ms: time(ttft, "ttft")?,
             e2e_ms: time(e2e, "e2e")?,
         };

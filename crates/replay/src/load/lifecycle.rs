@@ -42,28 +42,14 @@ fn parse_lifecycle_request(row: &JsonRow<'_>) -> Result<Option<MeasuredRequest>,
         row.number_field(&["end_time"])?.ok_or_else(|| row.missing_field_error("end_time"))?;
     let info = row.required(JsonRow::object_field, "info")?;
     let response = info.object_field("response_metrics")?;
-    let asked = match info.object_field("request_metrics")? {
-        Some(metrics) => metrics.object_field("text")?,
-        None => None,
-    };
-    let input = match &asked {
-        Some(text) => text.token_count_field(&["input_tokens"], 1)?,
-        None => info.token_count_field(&["input_tokens"], 1)?,
-    };
+    let asked = info.object_field_or_empty("request_metrics")?.object_field("text")?;
+    let input = asked.as_ref().unwrap_or(&info).token_count_field(&["input_tokens"], 1)?;
     let response = response.as_ref().unwrap_or(&info);
-    let usage = response.object_field("server_usage")?;
+    let usage = response.object_field_or_empty("server_usage")?;
     let counted = response.token_count_field(&["output_tokens"], 0)?.unwrap_or(0);
-    let (made, cached) = match &usage {
-        Some(usage) => {
-            let details = usage.object_field("prompt_tokens_details")?;
-            let cached = match details {
-                Some(details) => details.token_count_field(&["cached_tokens"], 0)?,
-                None => None,
-            };
-            (usage.token_count_field(&["completion_tokens"], 0)?, cached)
-        }
-        None => (None, None),
-    };
+    let details = usage.object_field_or_empty("prompt_tokens_details")?;
+    let cached = details.token_count_field(&["cached_tokens"], 0)?;
+    let made = usage.token_count_field(&["completion_tokens"], 0)?;
     // Client counts come from re-tokenised text, up to 30 % too low, or too high with a start token
     // per chunk. The requested length is exact.
     let output = made.or(exact_output(row)).unwrap_or(counted);
@@ -125,10 +111,8 @@ fn parse_stage_summary(row: &JsonRow<'_>, name: String) -> Result<BenchRun, Work
         .collect();
     let latency = done.required(JsonRow::object_field, "latency")?;
     let ms = |name: &str, of: &[&str]| -> Result<Option<f64>, WorkloadError> {
-        match latency.object_field(name)? {
-            Some(values) => Ok(values.positive_number_field(of)?.map(|s| s * 1e3)),
-            None => Ok(None),
-        }
+        let values = latency.object_field_or_empty(name)?;
+        Ok(values.positive_number_field(of)?.map(|s| s * 1e3))
     };
     let (ttft, e2e) = ("time_to_first_token", "request_latency");
     run.stats = LatencyStats {

@@ -34,12 +34,12 @@ use super::workload::{ClientSession, WorkloadError, WorkloadFacts, WorkloadSourc
 use agentic::SharedPrefixOptions;
 use csv::CsvTraceKind;
 use mooncake::MooncakeRowContent;
+use vllm_sim_dataset::SQLITE_MAGIC;
 
 pub use bench::{BenchRun, LatencyStats, MeasuredRequest, OfferedLoad};
 pub use loaded::SessionOrder;
 pub use options::{AgentRunOrder, WorkloadFormat, WorkloadReadOptions};
 
-const SQLITE_MAGIC: &[u8] = b"SQLite format 3\0";
 #[cfg(not(feature = "sqlite"))]
 const NO_SQLITE: &str = "is a recording, which this build cannot read (feature `sqlite`)";
 
@@ -223,6 +223,7 @@ pub fn detect_workload_format(path: &Path) -> Result<WorkloadFormat, WorkloadErr
 
 fn format_of_json_row(row: &Map<String, Value>) -> Option<WorkloadFormat> {
     let has = |key: &str| row.contains_key(key);
+    let has_all = |keys: &[&str]| keys.iter().all(|key| row.contains_key(*key));
     Some(if agentic::is_agentic_mooncake_row(row) {
         WorkloadFormat::AgenticMooncake
     } else if weka::is_weka_trace(row) {
@@ -231,15 +232,15 @@ fn format_of_json_row(row: &Map<String, Value>) -> Option<WorkloadFormat> {
         WorkloadFormat::Otel
     } else if dynamo::is_dynamo_request_trace(row) {
         WorkloadFormat::Dynamo
-    } else if agentic::is_applied_compute_trace_row(row) {
+    } else if has("assistant_response_length") {
         WorkloadFormat::AppliedComputeAgentic
-    } else if published::is_aiperf_row(row) {
+    } else if has("metadata") && row.get("metrics").is_some_and(Value::is_object) {
         WorkloadFormat::Aiperf
-    } else if published::is_inferencex_point(row) {
+    } else if has_all(&["isl", "osl", "concurrency", "tpot_ms"]) {
         WorkloadFormat::InferenceX
-    } else if mooncake::is_bailian_row(row) {
+    } else if has_all(&["chat_id", "parent_chat_id", "hash_ids"]) {
         WorkloadFormat::Bailian
-    } else if mooncake::is_mooncake_row(row) {
+    } else if has("hash_ids") {
         WorkloadFormat::Mooncake
     } else if has("conversations") || has("conversation") || has("messages") {
         WorkloadFormat::ShareGpt

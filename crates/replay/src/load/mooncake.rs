@@ -7,8 +7,6 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use super::lines::WorkloadLines;
 use super::loaded::{LoadedSessions, SessionOrder, nanos_from_ms, sim_time_from_ms};
 use super::row::JsonRow;
@@ -63,54 +61,30 @@ pub(super) fn open_mooncake_traces(
     paths: &[PathBuf],
     rules: MooncakeParseRules,
 ) -> Result<Box<dyn WorkloadSource>, WorkloadError> {
-    let mut trace = MooncakeTraceSummary::new();
+    let (mut rows, mut has_sessions, mut is_sorted) = (0, false, true);
+    let (mut first_ms, mut last_ms) = (f64::INFINITY, f64::NEG_INFINITY);
     for_each_row(paths, rules, &mut |parsed, _| {
-        trace.add_row(&parsed);
+        let at_ms = parsed.stamp_ms.unwrap_or(0.0);
+        rows += 1;
+        has_sessions |= parsed.session.is_some();
+        is_sorted &= at_ms >= last_ms;
+        (first_ms, last_ms) = (first_ms.min(at_ms), at_ms);
         Ok(())
     })?;
-    if trace.sessions || (rules.order == SessionOrder::ByStart && !trace.sorted) {
+    if has_sessions || (rules.order == SessionOrder::ByStart && !is_sorted) {
         return Ok(Box::new(load_sessions(paths, rules)?));
     }
     Ok(Box::new(MooncakeStream {
         paths: Vec::from(paths).into_iter(),
         lines: None,
         rules,
-        first_ms: trace.first_ms,
+        first_ms,
         facts: WorkloadFacts {
-            is_single_turn: trace.sorted,
-            max_requests: Some(trace.rows),
+            is_single_turn: is_sorted,
+            max_requests: Some(rows),
             ..WorkloadFacts::default()
         },
     }))
-}
-
-struct MooncakeTraceSummary {
-    rows: u64,
-    sessions: bool,
-    sorted: bool,
-    first_ms: f64,
-    last_ms: f64,
-}
-
-impl MooncakeTraceSummary {
-    fn new() -> Self {
-        Self {
-            rows: 0,
-            sessions: false,
-            sorted: true,
-            first_ms: f64::INFINITY,
-            last_ms: f64::NEG_INFINITY,
-        }
-    }
-
-    fn add_row(&mut self, parsed: &MooncakeRow) {
-        let at = parsed.stamp_ms.unwrap_or(0.0);
-        self.rows += 1;
-        self.sessions |= parsed.session.is_some();
-        self.sorted &= at >= self.last_ms;
-        self.last_ms = at;
-        self.first_ms = self.first_ms.min(at);
-    }
 }
 
 fn for_each_row(
@@ -269,12 +243,4 @@ fn load_sessions(
         Ok(())
     })?;
     Ok(LoadedSessions::new(sessions, rules.order))
-}
-
-pub(super) fn is_bailian_row(row: &serde_json::Map<String, Value>) -> bool {
-    ["chat_id", "parent_chat_id", "hash_ids"].iter().all(|key| row.contains_key(*key))
-}
-
-pub(super) fn is_mooncake_row(row: &serde_json::Map<String, Value>) -> bool {
-    row.contains_key("hash_ids")
 }

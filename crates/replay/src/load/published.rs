@@ -10,14 +10,6 @@ use super::row::JsonRow;
 use crate::workload::WorkloadError;
 use vllm_sim_random::{DrawRandom, RandomStreamPurpose, request_rng};
 
-pub(super) fn is_aiperf_row(row: &serde_json::Map<String, Value>) -> bool {
-    row.contains_key("metrics") && row["metrics"].is_object() && row.contains_key("metadata")
-}
-
-pub(super) fn is_inferencex_point(row: &serde_json::Map<String, Value>) -> bool {
-    ["isl", "osl", "concurrency", "tpot_ms"].iter().all(|key| row.contains_key(*key))
-}
-
 /// Reads aiperf's `profile_export.jsonl`, one request per line.
 ///
 /// Skips warm-up, cancelled and failed requests. Source: aiperf 0.13

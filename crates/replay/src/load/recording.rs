@@ -17,6 +17,7 @@ use crate::workload::{
     ClientSession, MAX_PROMPT_OR_OUTPUT_TOKENS, PromptTokenRun, SessionTurn, TurnPrompt,
     WorkloadError,
 };
+use vllm_sim_dataset::schema::{quote_sql_name, recording_table_name};
 use vllm_sim_random::mix_u64_pair;
 
 /// Number of tokens per run of consecutive prompt tokens; prompts with a common prefix share runs
@@ -75,11 +76,10 @@ fn read_requests(path: &Path) -> Result<Vec<RecordedRequest>, WorkloadError> {
     let file = Connection::open_with_flags(path, OpenFlags::SQLITE_OPEN_READ_ONLY);
     let file = file.map_err(sql)?;
     let table = find_recorded_table(&file, path)?;
-    let recording = format!("{table}_recording");
+    let recording = recording_table_name(&table);
     let columns = "SELECT count(*) FROM pragma_table_info(?1) \
                    WHERE name IN ('started_us', 'session_id')";
     let dated: i64 = file.query_row(columns, [&recording], |row| row.get(0)).map_err(sql)?;
-    let quoted = |name: &str| format!("\"{}\"", name.replace('"', "\"\""));
     let (dates, order) = match dated {
         2 => ("r.started_us, r.session_id", "r.started_us, r.id"),
         _ => ("NULL, NULL", "r.id"),
@@ -88,8 +88,8 @@ fn read_requests(path: &Path) -> Result<Vec<RecordedRequest>, WorkloadError> {
         "SELECT CAST(r.prompt_tokens AS TEXT), CAST(r.token_us AS TEXT), {dates}, \
          t.n_gen_tokens, CAST(t.gen_tokens AS TEXT) FROM {} r LEFT JOIN {} t ON t.rowid = r.id \
          ORDER BY {order}",
-        quoted(&recording),
-        quoted(&table)
+        quote_sql_name(&recording),
+        quote_sql_name(&table)
     );
     let mut query = file.prepare(&query).map_err(sql)?;
     let mut rows = query.query([]).map_err(sql)?;

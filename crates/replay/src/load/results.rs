@@ -165,17 +165,9 @@ pub(super) fn read_guidellm_report(path: &Path) -> Result<Vec<BenchRun>, Workloa
 }
 
 fn guidellm_request(row: &JsonRow<'_>) -> Result<MeasuredRequest, WorkloadError> {
-    let timings = match row.object_field("info")? {
-        Some(info) => info.object_field("timings")?,
-        None => None,
-    };
-    let timings = timings.as_ref();
+    let timings = row.object_field_or_empty("info")?.object_field_or_empty("timings")?;
     let time = |inner: &str, outer: &[&str]| -> Result<Option<f64>, WorkloadError> {
-        let found = match timings {
-            Some(timings) => timings.number_field(&[inner])?,
-            None => None,
-        };
-        let found = match found {
+        let found = match timings.number_field(&[inner])? {
             Some(found) => Some(found),
             None => row.number_field(outer)?,
         };

@@ -1,4 +1,5 @@
 use std::fmt::Display;
+use std::sync::LazyLock;
 
 use serde_json::{Map, Value};
 
@@ -198,6 +199,13 @@ impl<'a> JsonRow<'a> {
         self.parse_field(&[name], "an object", |value| {
             value.as_object().map(|fields| JsonRow { place, fields })
         })
+    }
+
+    /// Reads an object that may be absent; an absent one has no fields.
+    pub(super) fn object_field_or_empty(&self, name: &str) -> Result<JsonRow<'a>, WorkloadError> {
+        static NO_FIELDS: LazyLock<Map<String, Value>> = LazyLock::new(Map::new);
+        let absent = JsonRow { place: self.place, fields: &NO_FIELDS };
+        Ok(self.object_field(name)?.unwrap_or(absent))
     }
 
     pub(super) fn number_array_field(&self, name: &str) -> Result<Option<Vec<f64>>, WorkloadError> {

@@ -2,6 +2,7 @@
 
 use serde_json::Value;
 
+use super::CURVE_POINTS;
 use super::table::{format_with_thousands_separators, render_text_grid};
 
 /// Metrics of a comparison: label, key of the report's summary, and whether a higher value is
@@ -35,8 +36,6 @@ const COMPARED_METRICS: [(&str, &str, bool); 24] = [
 
 /// Relative change of a metric below which two values of the metric count as equal.
 const EQUALITY_TOLERANCE: f64 = 1e-3;
-
-const CURVE_POINTS: usize = 401;
 
 /// Two-sided 95 % quantiles of Student's t, by degrees of freedom from 1; 1.96 beyond.
 const STUDENT_T_QUANTILES_95: [f64; 30] = [

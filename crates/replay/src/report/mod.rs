@@ -54,18 +54,14 @@ impl LatencySlo {
 
     /// Returns whether a request completed within every latency bound.
     pub fn is_slo_met_by(&self, outcome: &RequestOutcome<'_>) -> bool {
-        let (Some(first), Some(last)) = (outcome.first, outcome.last) else {
+        let (Some(ttft), Some(e2e)) = (outcome.ttft_ms(), outcome.e2e_ms()) else {
             return false;
         };
-        // Differences of millisecond values, as in Dynamo's report.
-        let [arrival, first, last] = [outcome.arrival, first, last].map(sim_time_ms);
-        let gaps = outcome.output.saturating_sub(1);
-        let itl = (gaps > 0).then(|| (last - first) / f64::from(gaps));
         let within = |value: f64, bound: Option<f64>| bound.is_none_or(|bound| value <= bound);
         outcome.status == RequestStatus::Completed
-            && within(first - arrival, self.ttft_ms)
-            && itl.is_none_or(|itl| within(itl, self.itl_ms))
-            && within(last - arrival, self.e2e_ms)
+            && within(ttft, self.ttft_ms)
+            && outcome.mean_gap_ms().is_none_or(|itl| within(itl, self.itl_ms))
+            && within(e2e, self.e2e_ms)
     }
 }
 
@@ -208,24 +204,19 @@ impl ReportCollector {
         let computed = of_prompt.map(|a| u64::from(outcome.input.saturating_sub(a.reused)));
         self.computed += computed.sum::<u64>();
         self.preemptions += outcome.preemptions.len() as u64;
-        let (Some(first), Some(last)) = (outcome.first, outcome.last) else {
+        let (Some(ttft), Some(e2e)) = (outcome.ttft_ms(), outcome.e2e_ms()) else {
             return;
         };
-        // Differences of millisecond values, as in Dynamo's report.
-        let arrival = sim_time_ms(outcome.arrival);
-        let (ttft, e2e) = (sim_time_ms(first) - arrival, sim_time_ms(last) - arrival);
         self.ttft.add_sample(ttft, 1);
         self.e2e.add_sample(e2e, 1);
-        let gaps = outcome.output.saturating_sub(1);
-        let itl = (gaps > 0).then(|| (sim_time_ms(last) - sim_time_ms(first)) / f64::from(gaps));
-        if let Some(itl) = itl {
+        if let Some(itl) = outcome.mean_gap_ms() {
             self.tpot.add_sample(itl, 1);
             if self.options.user_rate == PerUserRateSamples::PerRequest && itl > 0.0 {
                 self.rates.add_sample(1e3 / itl, 1);
             }
         }
-        if let Some(second) = outcome.second {
-            self.ttst.add_sample(sim_time_ms(second) - sim_time_ms(first), 1);
+        if let Some(ttst) = outcome.ttst_ms() {
+            self.ttst.add_sample(ttst, 1);
         }
         if let Some(best) = outcome.best_overlap {
             let missed = u64::from(best.saturating_sub(outcome.overlap));
@@ -244,10 +235,10 @@ impl ReportCollector {
         let summary = self.build_summary(totals);
         ReplayReport {
             curves: [
-                ("TTFT", quantile_curve(&mut self.ttft)),
-                ("ITL", quantile_curve(&mut self.gaps)),
-                ("TPOT", quantile_curve(&mut self.tpot)),
-                ("E2E", quantile_curve(&mut self.e2e)),
+                ("TTFT", self.ttft.quantile_curve::<CURVE_POINTS>()),
+                ("ITL", self.gaps.quantile_curve::<CURVE_POINTS>()),
+                ("TPOT", self.tpot.quantile_curve::<CURVE_POINTS>()),
+                ("E2E", self.e2e.quantile_curve::<CURVE_POINTS>()),
             ],
             summary,
             run: None,
@@ -440,15 +431,6 @@ fn push_distribution_keys(
     ] {
         map.insert(format!("{kind}_{name}"), json!(value));
     }
-}
-
-fn quantile_curve(samples: &mut SampleDistribution) -> Vec<f64> {
-    if samples.sample_count() == 0 {
-        return Vec::new();
-    }
-    let percents: [f64; CURVE_POINTS] =
-        std::array::from_fn(|i| i as f64 * 100.0 / (CURVE_POINTS - 1) as f64);
-    samples.percentiles(percents).to_vec()
 }
 
 /// Report of a replay: summary, distributions, timelines and request records.

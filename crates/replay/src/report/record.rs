@@ -126,14 +126,32 @@ pub(super) fn sim_time_ms(at: SimTime) -> f64 {
     at.as_nanos() as f64 / 1e6
 }
 
+/// Latencies in milliseconds. They are differences of millisecond values, as in Dynamo's report.
+impl RequestOutcomeFacts {
+    pub(super) fn ttft_ms(&self) -> Option<f64> {
+        Some(sim_time_ms(self.first?) - sim_time_ms(self.arrival))
+    }
+
+    pub(super) fn ttst_ms(&self) -> Option<f64> {
+        Some(sim_time_ms(self.second?) - sim_time_ms(self.first?))
+    }
+
+    pub(super) fn e2e_ms(&self) -> Option<f64> {
+        Some(sim_time_ms(self.last?) - sim_time_ms(self.arrival))
+    }
+
+    /// Returns the mean gap between the tokens of the request; `None` with fewer than two tokens.
+    pub(super) fn mean_gap_ms(&self) -> Option<f64> {
+        let gaps = self.output.saturating_sub(1);
+        let span = sim_time_ms(self.last?) - sim_time_ms(self.first?);
+        (gaps > 0).then(|| span / f64::from(gaps))
+    }
+}
+
 impl RequestOutcomeRecord {
     /// Builds the request's record in the report's JSON.
     pub fn to_request_record(&self) -> RequestRecord {
         let split = self.is_disaggregated();
-        let arrival = sim_time_ms(self.facts.arrival);
-        let (first, last) = (self.facts.first.map(sim_time_ms), self.facts.last.map(sim_time_ms));
-        let gaps = self.facts.output.saturating_sub(1);
-        let span = last.zip(first).map(|(last, first)| last - first);
         let history = self.admission_records();
         let handoff = self.handoff.as_deref().copied().unwrap_or_default();
         let admitted = |pool| self.admissions.iter().find(|a| a.pool == pool);
@@ -149,23 +167,18 @@ impl RequestOutcomeRecord {
             uuid,
             session_id: self.session_id.clone(),
             turn_index: self.session_id.as_ref().map(|_| self.facts.turn),
-            arrival_time_ms: arrival,
+            arrival_time_ms: sim_time_ms(self.facts.arrival),
             // Dynamo reports it for agentic traces only.
             dispatched_at_ms: None,
             first_admit_ms: self.admissions.first().map(|a| sim_time_ms(a.at)),
-            first_token_ms: first,
-            last_token_ms: last,
+            first_token_ms: self.facts.first.map(sim_time_ms),
+            last_token_ms: self.facts.last.map(sim_time_ms),
             terminal_time_ms: sim_time_ms(self.facts.ended),
             terminal_status: request_status_name(self.facts.status),
-            ttft_ms: first.map(|first| first - arrival),
-            ttst_ms: self
-                .facts
-                .second
-                .map(sim_time_ms)
-                .zip(first)
-                .map(|(second, first)| second - first),
-            itl_ms: span.filter(|_| gaps > 0).map(|span| span / f64::from(gaps)),
-            e2e_latency_ms: last.map(|last| last - arrival),
+            ttft_ms: self.facts.ttft_ms(),
+            ttst_ms: self.facts.ttst_ms(),
+            itl_ms: self.facts.mean_gap_ms(),
+            e2e_latency_ms: self.facts.e2e_ms(),
             input_length: self.facts.input,
             requested_output_length: self.facts.requested,
             output_length: self.facts.output,

@@ -113,6 +113,4 @@ impl ReplaySink for RequestRowWriter {
                 self.write(&RequestOutcomeRecord::from(outcome).to_request_record()).err();
         }
     }
-
-    fn on_token_gaps(&mut self, _: u64, _: u64) {}
 }

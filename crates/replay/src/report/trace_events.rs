@@ -144,8 +144,6 @@ impl<W: Write> ReplaySink for TraceEventWriter<W> {
         self.write_request(outcome);
     }
 
-    fn on_token_gaps(&mut self, _: u64, _: u64) {}
-
     fn wants_steps(&self) -> bool {
         true
     }

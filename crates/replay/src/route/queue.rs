@@ -32,28 +32,15 @@ pub(super) struct QueuedRequest {
 #[derive(Debug, Default)]
 pub(super) struct RouterQueue {
     policy: RouterQueuePolicy,
-    waiting: BTreeMap<(Reverse<u32>, Reverse<OrderedQueueScore>, u64), QueuedRequest>,
+    waiting: BTreeMap<(Reverse<u32>, Reverse<i64>, u64), QueuedRequest>,
     count: u64,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct OrderedQueueScore(f64);
-
-impl PartialEq for OrderedQueueScore {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-impl Eq for OrderedQueueScore {}
-impl PartialOrd for OrderedQueueScore {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for OrderedQueueScore {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        self.0.total_cmp(&other.0)
-    }
+/// Returns an integer with the order of [`f64::total_cmp`].
+fn total_order_key(score: f64) -> i64 {
+    let bits = score.to_bits().cast_signed();
+    // All bits but the sign of a negative number count downwards.
+    if bits < 0 { bits ^ i64::MAX } else { bits }
 }
 
 impl RouterQueue {
@@ -88,8 +75,7 @@ impl RouterQueue {
             }
         };
         self.count += 1;
-        let rank =
-            (Reverse(request.strict_priority), Reverse(OrderedQueueScore(score)), self.count);
+        let rank = (Reverse(request.strict_priority), Reverse(total_order_key(score)), self.count);
         let waiting = QueuedRequest { ask: request, overlaps: worker_overlap_blocks, since: now };
         self.waiting.insert(rank, waiting);
     }

@@ -142,20 +142,10 @@ impl EbnfParser {
     fn parse_primary(&mut self, nesting: u32) -> Result<GrammarExpr, String> {
         let at = self.scanner.at;
         match self.scanner.peek(0) {
-            Some('"') => {
-                self.scanner.at += 1;
-                let mut text = String::new();
-                loop {
-                    match self.scanner.next() {
-                        Some('"') => return Ok(GrammarExpr::Literal(text)),
-                        Some('\\') => text.push(self.scanner.parse_escape()?),
-                        Some('\n') | None => {
-                            return self.syntax_error("Unexpected end of input");
-                        }
-                        Some(c) => text.push(c),
-                    }
-                }
-            }
+            Some('"') => match self.scanner.parse_quoted_string()? {
+                Some(text) => Ok(GrammarExpr::Literal(text)),
+                None => self.syntax_error("Unexpected end of input"),
+            },
             Some('[') => self.parse_character_class(),
             Some('(') => {
                 self.scanner.at += 1;

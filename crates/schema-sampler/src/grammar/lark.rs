@@ -333,18 +333,8 @@ impl LarkParser {
 
     fn parse_string(&mut self) -> Result<String, String> {
         let at = self.scanner.at;
-        self.scanner.at += 1;
-        let mut text = String::new();
-        loop {
-            match self.scanner.next() {
-                Some('"') => return Ok(text),
-                Some('\\') => text.push(self.scanner.parse_escape()?),
-                Some('\n') | None => {
-                    return Err(self.scanner.lark_error(at, "unterminated string"));
-                }
-                Some(c) => text.push(c),
-            }
-        }
+        let text = self.scanner.parse_quoted_string()?;
+        text.ok_or_else(|| self.scanner.lark_error(at, "unterminated string"))
     }
 
     fn parse_string_or_range(&mut self) -> Result<GrammarExpr, String> {

@@ -62,6 +62,21 @@ impl GrammarScanner {
         digits.parse().ok()
     }
 
+    /// Parses a quoted string, whose opening quote comes next; `None` if the string does not end on
+    /// its line.
+    pub(super) fn parse_quoted_string(&mut self) -> Result<Option<String>, String> {
+        self.at += 1;
+        let mut text = String::new();
+        loop {
+            match self.next() {
+                Some('"') => return Ok(Some(text)),
+                Some('\\') => text.push(self.parse_escape()?),
+                Some('\n') | None => return Ok(None),
+                Some(c) => text.push(c),
+            }
+        }
+    }
+
     /// Parses the rest of an escape sequence after its backslash, in EBNF or Lark: `\n`, `\xHH`,
     /// `\uHHHH`, `\UHHHHHHHH`.
     pub(super) fn parse_escape(&mut self) -> Result<char, String> {

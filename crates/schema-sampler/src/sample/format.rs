@@ -5,71 +5,41 @@ use rand_chacha::ChaCha8Rng;
 use crate::words;
 use vllm_sim_random::DrawRandom;
 
-const KNOWN_FORMATS: &[&str] = &[
-    "date",
-    "time",
-    "date-time",
-    "datetime",
-    "duration",
-    "email",
-    "idn-email",
-    "hostname",
-    "idn-hostname",
-    "ipv4",
-    "ipv6",
-    "uri",
-    "iri",
-    "url",
-    "uri-reference",
-    "iri-reference",
-    "uri-template",
-    "uuid",
-    "regex",
-    "json-pointer",
-    "relative-json-pointer",
-];
+/// Generates a string with about as many characters as the two numbers: the lowest and the highest.
+type FormatGenerator = fn(u32, u32, &mut ChaCha8Rng) -> String;
 
-/// Generates a string of a JSON Schema `format` with about `low..=high` characters; `None` for an
-/// unknown format.
-pub(super) fn sample_formatted_string(
-    format: &str,
-    low: u32,
-    high: u32,
-    rng: &mut ChaCha8Rng,
-) -> Option<String> {
-    let text = match format {
-        "date" => random_date(rng),
-        "time" => random_time(rng),
-        "date-time" | "datetime" => format!("{}T{}", random_date(rng), random_time(rng)),
-        "duration" => random_duration(low, rng),
-        "email" | "idn-email" => random_email(low, high, rng),
-        "hostname" | "idn-hostname" => random_hostname(low, high, rng),
-        "ipv4" => format!("192.0.2.{}", rng.draw_u64_between(1, 254)),
-        "ipv6" => random_ipv6(low, rng),
-        "uri" | "iri" | "url" => random_uri("https://", low, high, rng),
-        "uri-reference" | "iri-reference" => {
-            if high < 12 || rng.draw_percent_chance(30) {
-                random_uri("/", low, high, rng)
-            } else {
-                random_uri("https://", low, high, rng)
-            }
+/// Returns the generator of strings of a JSON Schema `format`; `None` for an unknown format, which
+/// does not constrain a string.
+pub(super) fn string_format_generator(format: &str) -> Option<FormatGenerator> {
+    let generator: FormatGenerator = match format {
+        "date" => |_, _, rng| random_date(rng),
+        "time" => |_, _, rng| random_time(rng),
+        "date-time" | "datetime" => {
+            |_, _, rng| format!("{}T{}", random_date(rng), random_time(rng))
         }
-        "uri-template" => random_uri("/", low, high.saturating_sub(5), rng) + "/{id}",
-        "uuid" => random_uuid(rng),
-        "regex" => pad_to_length("^[a-z]+$", "x", low, rng),
-        "json-pointer" => random_uri("/", low, high, rng),
-        "relative-json-pointer" => {
+        "duration" => |low, _, rng| random_duration(low, rng),
+        "email" | "idn-email" => random_email,
+        "hostname" | "idn-hostname" => random_hostname,
+        "ipv4" => |_, _, rng| format!("192.0.2.{}", rng.draw_u64_between(1, 254)),
+        "ipv6" => |low, _, rng| random_ipv6(low, rng),
+        "uri" | "iri" | "url" => |low, high, rng| random_uri("https://", low, high, rng),
+        "uri-reference" | "iri-reference" => |low, high, rng| {
+            let is_path = high < 12 || rng.draw_percent_chance(30);
+            random_uri(if is_path { "/" } else { "https://" }, low, high, rng)
+        },
+        "uri-template" => {
+            |low, high, rng| random_uri("/", low, high.saturating_sub(5), rng) + "/{id}"
+        }
+        "uuid" => |_, _, rng| random_uuid(rng),
+        "regex" => |low, _, rng| pad_to_length("^[a-z]+$", "x", low, rng),
+        "json-pointer" => |low, high, rng| random_uri("/", low, high, rng),
+        "relative-json-pointer" => |low, high, rng| {
             let path = random_uri("/", low.saturating_sub(1), high.saturating_sub(1), rng);
             format!("{}{path}", rng.draw_u64_between(0, 3))
-        }
+        },
         _ => return None,
     };
-    Some(text)
-}
-
-/// Returns whether [`sample_formatted_string`] supports `format`; other formats do not constrain the string.
-pub(super) fn is_supported_string_format(format: &str) -> bool {
-    KNOWN_FORMATS.contains(&format)
+    Some(generator)
 }
 
 fn random_date(rng: &mut ChaCha8Rng) -> String {
@@ -146,12 +116,8 @@ fn random_hostname(low: u32, high: u32, rng: &mut ChaCha8Rng) -> String {
 
 fn random_ipv6(low: u32, rng: &mut ChaCha8Rng) -> String {
     if low > 20 {
-        let part = || "0db8";
-        return format!(
-            "2001:{}:85a3:08d3:1319:8a2e:0370:{:04x}",
-            part(),
-            rng.draw_u64_between(0x1000, 0xffff)
-        );
+        let last = rng.draw_u64_between(0x1000, 0xffff);
+        return format!("2001:0db8:85a3:08d3:1319:8a2e:0370:{last:04x}");
     }
     format!("2001:db8::{:x}", rng.draw_u64_between(1, 0xffff))
 }

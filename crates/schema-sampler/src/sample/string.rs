@@ -36,7 +36,7 @@ impl ValueSampler<'_> {
         let formats: Vec<&StringFormat> = rules
             .iter()
             .filter_map(|r| r.format.as_ref())
-            .filter(|format| format::is_supported_string_format(&format.name))
+            .filter(|format| format::string_format_generator(&format.name).is_some())
             .collect();
         let encoded = rules.iter().find(|r| r.base64 || r.json);
         if patterns.is_empty() && formats.is_empty() && encoded.is_none() {
@@ -134,7 +134,8 @@ impl ValueSampler<'_> {
         let by_format = !formats.is_empty() && (patterns.is_empty() || attempt % 2 == 1);
         if by_format {
             let format = formats[attempt as usize % formats.len()];
-            return format::sample_formatted_string(&format.name, low, high, self.rng);
+            let generate = format::string_format_generator(&format.name)?;
+            return Some(generate(low, high, self.rng));
         }
         if patterns.len() > 1 && attempt % 3 == 2 {
             let mut sorted = patterns.to_vec();
@@ -155,7 +156,8 @@ impl ValueSampler<'_> {
     ) -> Result<Option<String>, SampleFailure> {
         let over = patterns[self.random_below(patterns.len())].sample_string(0, high, self.rng);
         let format = formats[self.random_below(formats.len())];
-        let base = format::sample_formatted_string(&format.name, low, high, self.rng);
+        let generate = format::string_format_generator(&format.name);
+        let base = generate.map(|generate| generate(low, high, self.rng));
         let (Some(over), Some(base)) = (over, base) else {
             return Ok(None);
         };

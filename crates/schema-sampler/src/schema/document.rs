@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::node::{INFINITE_NODE_HEIGHT, SchemaNode, SchemaNodeId};
 use super::{analysis, read};
-use crate::constraint::InvalidSchema;
+use crate::constraint::{ConstraintError, InvalidSchema};
 
 /// Maximum number of `unevaluated…` keywords in a schema for which `jsonschema` still checks
 /// values.
@@ -46,6 +46,20 @@ impl Schema {
             draft: read.draft,
             tracks: read.tracks,
             jsonschema: OnceLock::new(),
+        })
+    }
+
+    /// Parses a JSON schema document, also one that is given as text.
+    ///
+    /// # Errors
+    /// [`ConstraintError`] for a text that is not JSON, and the errors of [`Self::parse`].
+    pub(crate) fn parse_value_or_text(source: &Value) -> Result<Self, ConstraintError> {
+        Ok(match source {
+            Value::String(text) => {
+                let value = serde_json::from_str(text).map_err(|_| ConstraintError::InvalidJson)?;
+                Self::parse(&value)?
+            }
+            value => Self::parse(value)?,
         })
     }
 

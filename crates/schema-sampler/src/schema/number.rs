@@ -49,6 +49,24 @@ pub(crate) struct NumberBound {
 }
 
 impl NumberBound {
+    /// Returns whether this bound, as a minimum, allows `number`.
+    pub(crate) fn allows_as_minimum(self, number: JsonNumber) -> bool {
+        match number.cmp(self.number) {
+            Ordering::Greater => true,
+            Ordering::Equal => !self.open,
+            Ordering::Less => false,
+        }
+    }
+
+    /// Returns whether this bound, as a maximum, allows `number`.
+    pub(crate) fn allows_as_maximum(self, number: JsonNumber) -> bool {
+        match number.cmp(self.number) {
+            Ordering::Less => true,
+            Ordering::Equal => !self.open,
+            Ordering::Greater => false,
+        }
+    }
+
     /// Returns this numeric bound with its number excluded if it was included, and vice versa.
     pub(crate) fn with_inverted_inclusiveness(self) -> Self {
         Self { open: !self.open, ..self }

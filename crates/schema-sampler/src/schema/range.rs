@@ -33,23 +33,14 @@ pub(crate) struct NumberRange {
 
 impl NumberRange {
     pub(crate) fn add_lower_bound(&mut self, bound: NumberBound) {
-        let tighter = self.low.is_none_or(|low| match bound.number.cmp(low.number) {
-            Ordering::Greater => true,
-            Ordering::Equal => bound.open && !low.open,
-            Ordering::Less => false,
-        });
-        if tighter {
+        // A tighter bound excludes the number of the bound so far.
+        if self.low.is_none_or(|low| !bound.allows_as_minimum(low.number)) {
             self.low = Some(bound);
         }
     }
 
     pub(crate) fn add_upper_bound(&mut self, bound: NumberBound) {
-        let tighter = self.high.is_none_or(|high| match bound.number.cmp(high.number) {
-            Ordering::Less => true,
-            Ordering::Equal => bound.open && !high.open,
-            Ordering::Greater => false,
-        });
-        if tighter {
+        if self.high.is_none_or(|high| !bound.allows_as_maximum(high.number)) {
             self.high = Some(bound);
         }
     }
@@ -86,14 +77,9 @@ impl NumberRange {
     }
 
     fn contains_f64(&self, f: f64) -> bool {
-        let low = self.low.is_none_or(|low| {
-            let order = JsonNumber::Float(f).cmp(low.number);
-            order == Ordering::Greater || (order == Ordering::Equal && !low.open)
-        });
-        let high = self.high.is_none_or(|high| {
-            let order = JsonNumber::Float(f).cmp(high.number);
-            order == Ordering::Less || (order == Ordering::Equal && !high.open)
-        });
+        let number = JsonNumber::Float(f);
+        let low = self.low.is_none_or(|low| low.allows_as_minimum(number));
+        let high = self.high.is_none_or(|high| high.allows_as_maximum(number));
         low && high && f.is_finite()
     }
 

@@ -4,7 +4,6 @@
 //! the whole value.
 
 use std::cell::{Cell, RefCell};
-use std::cmp::Ordering;
 use std::collections::HashMap;
 
 use serde_json::{Map, Value};
@@ -433,16 +432,8 @@ impl<'a> BoundedValidator<'a> {
 }
 
 fn is_number_valid(rules: &NumberRules, n: JsonNumber) -> bool {
-    let low = rules.low.iter().all(|bound| match n.cmp(bound.number) {
-        Ordering::Greater => true,
-        Ordering::Equal => !bound.open,
-        Ordering::Less => false,
-    });
-    let high = rules.high.iter().all(|bound| match n.cmp(bound.number) {
-        Ordering::Less => true,
-        Ordering::Equal => !bound.open,
-        Ordering::Greater => false,
-    });
+    let low = rules.low.iter().all(|bound| bound.allows_as_minimum(n));
+    let high = rules.high.iter().all(|bound| bound.allows_as_maximum(n));
     let step = rules.step.is_none_or(|step| {
         ExactDecimal::from_json_number(n).is_some_and(|n| n.is_multiple_of(step))
     });

@@ -67,7 +67,7 @@ fn parse_triggers_form(map: &Map<String, Value>) -> TagResult<StructuralTag> {
         tags.push(StructuralTag::Tag {
             begin,
             content: Box::new(StructuralTag::JsonSchema(
-                Box::new(schema_of_json(schema)?),
+                Box::new(Schema::parse_value_or_text(schema)?),
                 TaggedJsonStyle::Json,
             )),
             ends: vec![text_field(structure, "end")?],
@@ -101,7 +101,10 @@ fn parse_format(format: &Value, nesting: u32) -> TagResult<StructuralTag> {
         "json_schema" => parse_json_schema(map)?,
         "qwen_xml_parameter" => {
             let schema = map.get("json_schema").unwrap_or(&Value::Bool(true));
-            StructuralTag::JsonSchema(Box::new(schema_of_json(schema)?), TaggedJsonStyle::Qwen)
+            StructuralTag::JsonSchema(
+                Box::new(Schema::parse_value_or_text(schema)?),
+                TaggedJsonStyle::Qwen,
+            )
         }
         "grammar" => {
             StructuralTag::Grammar(Box::new(Grammar::parse_grammar(&text_field(map, "grammar")?)?))
@@ -152,17 +155,7 @@ fn parse_json_schema(map: &Map<String, Value>) -> TagResult<StructuralTag> {
         "glm_xml" => TaggedJsonStyle::Glm,
         other => return bad_tag(format!("style '{other}' is not supported")),
     };
-    Ok(StructuralTag::JsonSchema(Box::new(schema_of_json(schema)?), style))
-}
-
-fn schema_of_json(value: &Value) -> TagResult<Schema> {
-    match value {
-        Value::String(text) => {
-            let value = serde_json::from_str(text).map_err(|_| ConstraintError::InvalidJson)?;
-            Ok(Schema::parse(&value)?)
-        }
-        value => Ok(Schema::parse(value)?),
-    }
+    Ok(StructuralTag::JsonSchema(Box::new(Schema::parse_value_or_text(schema)?), style))
 }
 
 fn parse_tag(map: &Map<String, Value>, nesting: u32) -> TagResult<StructuralTag> {

@@ -135,37 +135,27 @@ impl TagWriter<'_> {
             }
         };
         let value = sample::sample_value(schema, self.limits, want, self.rng, self.work)?;
-        let Value::Object(map) = &value else {
+        let field_text: Option<fn(&str, &str) -> String> = match style {
+            TaggedJsonStyle::Json => None,
+            TaggedJsonStyle::Qwen => {
+                Some(|name, value| format!("<parameter={name}>{value}</parameter>"))
+            }
+            TaggedJsonStyle::Minimax => {
+                Some(|name, value| format!("<parameter name=\"{name}\">{value}</parameter>"))
+            }
+            TaggedJsonStyle::Glm => Some(|name, value| {
+                format!("<arg_key>{name}</arg_key><arg_value>{value}</arg_value>")
+            }),
+        };
+        let (Some(field_text), Value::Object(map)) = (field_text, &value) else {
             self.out.push_str(&json_to_spaced_text(&value));
             return Ok(());
         };
-        let plain = |value: &Value| match value {
-            Value::String(text) => text.clone(),
-            other => json_to_spaced_text(other),
-        };
-        for (name, inner) in map {
-            let inner = plain(inner);
-            match style {
-                TaggedJsonStyle::Json => {
-                    self.out.push_str(&json_to_spaced_text(&value));
-                    return Ok(());
-                }
-                TaggedJsonStyle::Qwen => {
-                    let text = format!("<parameter={name}>{inner}</parameter>");
-                    self.out.push_str(&text);
-                }
-                TaggedJsonStyle::Minimax => {
-                    let text = format!("<parameter name=\"{name}\">{inner}</parameter>");
-                    self.out.push_str(&text);
-                }
-                TaggedJsonStyle::Glm => {
-                    let text = format!("<arg_key>{name}</arg_key><arg_value>{inner}</arg_value>");
-                    self.out.push_str(&text);
-                }
-            }
-        }
-        if map.is_empty() && matches!(style, TaggedJsonStyle::Json) {
-            self.out.push_str("{}");
+        for (name, value) in map {
+            self.out.push_str(&match value {
+                Value::String(text) => field_text(name, text),
+                other => field_text(name, &json_to_spaced_text(other)),
+            });
         }
         Ok(())
     }
