@@ -309,6 +309,7 @@ fn provenance(config: &vllm_sim_config::Config, origin: StepTimeSettingSource) -
         gpu,
         step_times,
         vllm_version: Some(config.model.vllm_version.as_str().to_owned()),
+        not_included: None,
     }
 }
 
@@ -331,15 +332,18 @@ fn start_fleet(loaded: LoadedConfig) -> StartPodsFuture {
     })
 }
 
-/// Returns the prediction errors known from measured deployments like that of `config`; `None` if
-/// none are known or `config` is invalid.
+/// Returns the prediction errors known from measured deployments like that of `config`, or the
+/// reason why none are known.
 fn deployment_evidence(
     config: &vllm_sim_config::Config,
-) -> Option<explain::DeploymentPredictionEvidence> {
-    if config.engine.scheduler != SchedulerKind::Vllm {
-        return None;
+) -> Result<explain::DeploymentPredictionEvidence, &'static str> {
+    match config.engine.scheduler {
+        SchedulerKind::Vllm => {}
+        SchedulerKind::Sglang => return Err("it simulates SGLang, and vLLM was recorded"),
+        SchedulerKind::Pool => return Err(explain::NO_ROOFLINE_REASON),
     }
-    let (engine, setup) = server::batching_engine_config(config).ok()?;
+    let built = server::batching_engine_config(config);
+    let (engine, setup) = built.map_err(|_| "its engine does not start")?;
     explain::prediction_evidence_for_engine(&engine, setup.as_ref())
 }
 
@@ -396,7 +400,11 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
         host: loaded.config.engine.kv_offload.as_ref(),
         encoder: loaded.config.engine.encoder.as_ref(),
     };
-    let text = explain::explain_engine_as_text(name, &engine, setup, &sampling, &derived, caches);
+    let evidence = deployment_evidence(&loaded.config);
+    let evidence = evidence.as_ref().map_err(|why| *why);
+    let text = explain::explain_engine_as_text(
+        name, &engine, setup, &sampling, evidence, &derived, caches,
+    );
     Ok(text + &explained_run(&loaded.config, &typed))
 }
 

@@ -3,7 +3,7 @@
 use vllm_sim::server::batching_engine_config;
 use vllm_sim_config::{CliMode, LoadedConfig, MediaEncoderConfig};
 use vllm_sim_engine::latency::MediaEncoderShape;
-use vllm_sim_explain::{EngineCacheSizes, explain_engine_as_text};
+use vllm_sim_explain::{EngineCacheSizes, NO_ROOFLINE_REASON, explain_engine_as_text};
 
 #[test]
 fn explain_shows_layer_groups_and_block_rule() {
@@ -15,7 +15,8 @@ fn explain_shows_layer_groups_and_block_rule() {
     let setup = setup.as_ref().map(|setup| (setup, 0.92));
     let caches =
         EngineCacheSizes { kv: config.engine.kv_cache.as_ref(), ..EngineCacheSizes::default() };
-    let text = explain_engine_as_text("gpt-oss-20b", &engine, setup, "", &[], caches);
+    let none = Err(NO_ROOFLINE_REASON);
+    let text = explain_engine_as_text("gpt-oss-20b", &engine, setup, "", none, &[], caches);
     for part in [
         "163839 usable blocks of 16 tokens that the groups share",
         "163840 blocks with the null block: --kv-cache-memory-bytes divided by the bytes of a \
@@ -43,7 +44,7 @@ fn explain_shows_encoder_budget() {
     let mut encoder = config.engine.encoder.unwrap();
     let shown = |encoder: &MediaEncoderConfig| {
         let caches = EngineCacheSizes { encoder: Some(encoder), ..EngineCacheSizes::default() };
-        explain_engine_as_text("qwen", &engine, setup, "", &[], caches)
+        explain_engine_as_text("qwen", &engine, setup, "", Err(NO_ROOFLINE_REASON), &[], caches)
     };
     let text = shown(&encoder);
     for part in [

@@ -22,39 +22,48 @@ const PROMPT_LENGTHS_TOKENS: [u32; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 
 pub use nearest_run::{DeploymentPredictionEvidence, KnownPredictionErrors, PromptCacheUse};
 
-/// Returns the known prediction errors of a simulated engine, for prompts that are mostly cached,
-/// mostly computed, or both.
+/// Returns the known prediction errors of a simulated vLLM engine, for prompts that are mostly
+/// cached, mostly computed, or both.
 ///
-/// Returns `None` unless its latency model is a roofline with default coefficients.
+/// # Errors
+/// The reason why none are known, unless its latency model is a roofline with default coefficients.
 pub fn prediction_evidence_for_engine(
     engine: &VllmSchedulerConfig,
     setup: Option<&RooflineModelSetup>,
-) -> Option<DeploymentPredictionEvidence> {
+) -> Result<DeploymentPredictionEvidence, &'static str> {
     let is_roofline = matches!(engine.latency, LatencyModel::Roofline(_));
-    let is_usual =
-        |setup: &&RooflineModelSetup| setup.coefficients == RooflineCoefficients::default();
-    let setup = setup.filter(is_usual)?;
-    (is_roofline && engine.speed == SimulationSpeedFactors::default())
-        .then(|| DeploymentPredictionEvidence::new(setup))
+    let setup = setup.filter(|_| is_roofline).ok_or(NO_ROOFLINE_REASON)?;
+    if setup.coefficients != RooflineCoefficients::default() {
+        return Err("its coefficients differ from the defaults");
+    }
+    if engine.speed != SimulationSpeedFactors::default() {
+        return Err("its step times are sped up");
+    }
+    Ok(DeploymentPredictionEvidence::new(setup))
 }
+
+/// Reason why no prediction errors are known of an engine with another latency model.
+pub const NO_ROOFLINE_REASON: &str = "its step times are not from the roofline";
 
 /// Explains an engine as text: model size, KV cache size, step times and their parts.
 ///
 /// - `setup` and `utilization` add details of a roofline latency model.
 /// - `derived` lists settings with computed defaults, with their rules.
 /// - `sampling` names the source of truncated sampling.
+/// - `evidence` has the known prediction errors, or the reason why none are known.
 pub fn explain_engine_as_text(
     name: &str,
     engine: &VllmSchedulerConfig,
     setup: Option<(&RooflineModelSetup, f64)>,
     sampling: &str,
+    evidence: Result<&DeploymentPredictionEvidence, &str>,
     derived: &[DerivedEngineSetting<'_>],
     caches: EngineCacheSizes<'_>,
 ) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let setup = setup.map(|(setup, utilization)| (setup, utilization, sampling));
-    let _ = write_explanation(&mut text, name, engine, setup, derived, caches);
+    let _ = write_explanation(&mut text, name, engine, setup, evidence, derived, caches);
     text
 }
 
@@ -85,6 +94,7 @@ fn write_explanation(
     name: &str,
     engine: &VllmSchedulerConfig,
     setup: Option<(&RooflineModelSetup, f64, &str)>,
+    evidence: Result<&DeploymentPredictionEvidence, &str>,
     derived: &[DerivedEngineSetting<'_>],
     EngineCacheSizes { kv: cache, host, encoder }: EngineCacheSizes<'_>,
 ) -> fmt::Result {
@@ -123,14 +133,10 @@ fn write_explanation(
     if engine.speed != SimulationSpeedFactors::default() {
         writeln!(text, "Speed-up    {} x", engine.speed.all)?;
     }
-    let roofline = matches!(engine.latency, LatencyModel::Roofline(_));
-    if let Some((setup, ..)) =
-        setup.filter(|_| roofline && engine.speed == SimulationSpeedFactors::default())
-    {
-        match setup.coefficients == RooflineCoefficients::default() {
-            true => nearest_run::write_nearest_recorded_runs(text, setup)?,
-            false => writeln!(text, "Evidence    none: the constants differ from the defaults")?,
-        }
+    match evidence {
+        Ok(known) => nearest_run::write_nearest_recorded_runs(text, known)?,
+        Err(why) if setup.is_some() => writeln!(text, "Evidence    none: {why}")?,
+        Err(_) => {}
     }
     budget::write_draft_model_times(text, engine)?;
     if let (Some((setup, utilization, _)), Some(cache)) = (setup, cache) {
@@ -376,7 +382,8 @@ fn write_prefill_times(text: &mut String, engine: &VllmSchedulerConfig) -> fmt::
     writeln!(
         text,
         "\nA request spends {idle:.1} ms in the front end before its prompt starts, or {busy:.1} \
-         ms while 100 others are in flight, and {token:.1} us more per prompt token."
+         ms while 100 others are in flight, and {token:.1} us more per prompt token.\n`validate` \
+         and `calibrate` add this time; `replay`, `sweep`, `plan` and `serve` do not."
     )
 }
 
@@ -462,6 +469,7 @@ mod tests {
             &engine,
             Some((&setup, 0.9)),
             "no top-p or top-k: a test",
+            prediction_evidence_for_engine(&engine, Some(&setup)).as_ref().map_err(|why| *why),
             &[],
             EngineCacheSizes::default(),
         );
@@ -494,8 +502,17 @@ mod tests {
             max_num_batched_tokens: 512,
             ..VllmSchedulerConfig::default()
         };
-        let text =
-            explain_engine_as_text("some", &engine, None, "", &[], EngineCacheSizes::default());
+        let none = Err(NO_ROOFLINE_REASON);
+        assert_eq!(prediction_evidence_for_engine(&engine, None), none);
+        let text = explain_engine_as_text(
+            "some",
+            &engine,
+            None,
+            "",
+            Err(NO_ROOFLINE_REASON),
+            &[],
+            EngineCacheSizes::default(),
+        );
         let rows: Vec<Vec<&str>> =
             text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(rows.contains(&vec!["tokens/s", "250", "1000"]), "{text}");

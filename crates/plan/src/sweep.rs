@@ -25,6 +25,7 @@ use vllm_sim_replay_cli::{
 /// requests per GPU.
 ///
 /// Takes the flags of `vllm-sim replay`, and those of `vllm-sim serve` that describe one engine.
+/// Latencies are those of `replay`, without the API server before the engine.
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim sweep",
@@ -185,9 +186,7 @@ pub fn run_sweep_command(
     let results = values.zip(played);
     let played: Vec<PointResult> =
         results.map(|(values, played)| PointResult { values, played, needed }).collect();
-    let origin = ResultProvenance::combine_provenances(points.iter().map(|point| {
-        point.pools.as_ref().map_or_else(|misfit| &misfit.provenance, |it| &it.provenance)
-    }));
+    let origin = sweep_provenance(&points, &played);
     let typed = format_command_line("sweep", &shard::command_without_shard_flags(args));
     if let Some(file) = &base.report.report_json {
         let json = to_json(&names, &played, origin.provenance_json(&typed));
@@ -201,7 +200,24 @@ pub fn run_sweep_command(
         let page = page::sweep_html_page(&names, &played, (&origin, &typed));
         output_files::write_atomically(file, page)?;
     }
-    Ok(text_table(&names, &played))
+    let mut text = text_table(&names, &played);
+    if let Some(what) = &origin.not_included {
+        text.push_str(&format!("\nnot included: {what}"));
+    }
+    Ok(text)
+}
+
+/// Returns the provenance of all points; the part that their latencies leave out is that of the
+/// first point with such a part.
+fn sweep_provenance(points: &[GridPoint], played: &[PointResult]) -> ResultProvenance {
+    let origin = ResultProvenance::combine_provenances(points.iter().map(|point| {
+        point.pools.as_ref().map_or_else(|misfit| &misfit.provenance, |it| &it.provenance)
+    }));
+    let not_included = points.iter().zip(played).find_map(|(point, result)| {
+        let (pools, played) = (point.pools.as_ref().ok()?, result.played.as_ref().ok()?);
+        pools.front_end_note(&played.summary)
+    });
+    ResultProvenance { not_included, ..origin }
 }
 
 fn simulate_point(point: &GridPoint) -> Result<PlayedPoint> {
@@ -283,6 +299,9 @@ fn table_cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<
     (head, rows)
 }
 
+/// Minimum number of requests of which the 99th percentile is not simply the highest value.
+const REQUESTS_FOR_P99: f64 = 100.0;
+
 /// Returns the notes below the sweep's table: the meaning of the star, and the grid points that
 /// were not run.
 fn table_notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
@@ -309,6 +328,16 @@ fn table_notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
             }
             Ok(_) => {}
         }
+    }
+    let completed = |point: &PointResult| {
+        let played = point.played.as_ref().ok()?;
+        Some(played.summary_number("completed_requests"))
+    };
+    let fewest = points.iter().filter_map(completed).fold(f64::INFINITY, f64::min);
+    if fewest < REQUESTS_FOR_P99 {
+        notes.push(format!(
+            "p99 of {fewest} requests is their highest value: a p99 needs {REQUESTS_FOR_P99}"
+        ));
     }
     notes
 }

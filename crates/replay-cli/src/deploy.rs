@@ -19,8 +19,9 @@ pub struct EngineDeployment {
     pub ranks: u32,
     /// Flags of the engine, including those that this program adds.
     pub flags: Vec<String>,
-    /// Measured errors of the latencies that the engine's latency model predicts, where known.
-    pub evidence: Option<DeploymentPredictionEvidence>,
+    /// Measured errors of the latencies that the engine's latency model predicts, or the reason why
+    /// none are known.
+    pub evidence: Result<DeploymentPredictionEvidence, &'static str>,
     /// Origin of the engine's step times: flags or defaults.
     pub step_times: StepTimeSettingSource,
     /// Seed of all random draws of the engine.
@@ -42,6 +43,8 @@ pub struct ResultProvenance {
     pub step_times: String,
     /// Version of vLLM whose engine the run simulates; `None` if it is unknown.
     pub vllm_version: Option<String>,
+    /// Part of the latencies that the result leaves out, as a text for the user.
+    pub not_included: Option<String>,
 }
 
 impl ResultProvenance {
@@ -64,6 +67,7 @@ impl ResultProvenance {
             gpu: join(|one| one.gpu.as_deref()),
             step_times: join(|one| Some(&one.step_times)).unwrap_or_default(),
             vllm_version: join(|one| one.vllm_version.as_deref()),
+            not_included: join(|one| one.not_included.as_deref()),
         }
     }
 
@@ -76,6 +80,7 @@ impl ResultProvenance {
             "model": self.model,
             "gpu": self.gpu,
             "step_times": self.step_times,
+            "not_included": self.not_included,
         })
     }
 
@@ -89,6 +94,7 @@ impl ResultProvenance {
             ("Model", self.model.clone()),
             ("GPU", self.gpu.clone().or_else(none)),
             ("Step times", Some(self.step_times.clone())),
+            ("Not included", self.not_included.clone()),
         ];
         let rows = rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
         rows.collect()

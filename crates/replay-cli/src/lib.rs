@@ -3,6 +3,7 @@
 //! Implements `vllm-sim replay`: runs a workload against workers behind a router, in virtual time.
 
 mod deploy;
+mod front_end;
 mod online;
 mod options;
 mod pools;
@@ -111,7 +112,9 @@ pub fn run_replay_command(
     )?;
     drop(progress_bar);
     workload::add_left_out_row_count(&mut report, source.as_ref());
-    write_report(report, &args.report, (&pools.about, &pools.provenance), &typed)
+    let not_included = pools.front_end_note(&report.summary);
+    let origin = ResultProvenance { not_included, ..pools.provenance };
+    write_report(report, &args.report, (&pools.about, &origin), &typed)
 }
 
 /// Refuses flags, such as `--target`, that have no effect in the kind of replay that the other
@@ -273,7 +276,11 @@ fn write_report(
     }
     let printed = match args.report_json.as_deref() {
         Some("-") => String::from_utf8(json)?,
-        _ => report.render_report_table(),
+        _ => {
+            let not_included = origin.not_included.iter();
+            let notes = not_included.map(|what| format!("Not included: {what}\n"));
+            report.render_report_table() + &notes.collect::<String>()
+        }
     };
     let is_empty = report.summary_number("completed_requests") == 0.0 && !is_job_stop_requested();
     let missed = match is_empty {
