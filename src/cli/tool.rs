@@ -307,9 +307,9 @@ fn provenance(config: &vllm_sim_config::Config, origin: StepTimeSettingSource) -
     ResultProvenance {
         model: Some(config.model.name.clone()),
         gpu,
+        not_included: None,
         step_times,
         vllm_version: Some(config.model.vllm_version.as_str().to_owned()),
-        not_included: None,
     }
 }
 
@@ -385,7 +385,9 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     engine.lock_step &= loaded.config.engine.parallel.local_ranks.1 > 1;
     let sampling = server::default_sampling(&loaded.config).because;
     let utilization = loaded.config.engine.memory.gpu_memory_utilization;
-    let setup = setup.as_ref().map(|setup| (setup, utilization));
+    let evidence = deployment_evidence(&loaded.config);
+    let setup =
+        setup.as_ref().map(|setup| (setup, utilization, evidence.as_ref().map_err(|why| *why)));
     let derived = loaded.resolved_flags.iter().filter_map(|setting| {
         Some(explain::DerivedEngineSetting {
             flag: setting.name,
@@ -400,11 +402,7 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
         host: loaded.config.engine.kv_offload.as_ref(),
         encoder: loaded.config.engine.encoder.as_ref(),
     };
-    let evidence = deployment_evidence(&loaded.config);
-    let evidence = evidence.as_ref().map_err(|why| *why);
-    let text = explain::explain_engine_as_text(
-        name, &engine, setup, &sampling, evidence, &derived, caches,
-    );
+    let text = explain::explain_engine_as_text(name, &engine, setup, &sampling, &derived, caches);
     Ok(text + &explained_run(&loaded.config, &typed))
 }
 

@@ -12,11 +12,10 @@ fn explain_shows_layer_groups_and_block_rule() {
     let flags = [&flags[..], &bytes].concat();
     let config = LoadedConfig::from_flags(CliMode::Vllm, &flags).unwrap().config;
     let (engine, setup) = batching_engine_config(&config).unwrap();
-    let setup = setup.as_ref().map(|setup| (setup, 0.92));
+    let setup = setup.as_ref().map(|setup| (setup, 0.92, Err(NO_ROOFLINE_REASON)));
     let caches =
         EngineCacheSizes { kv: config.engine.kv_cache.as_ref(), ..EngineCacheSizes::default() };
-    let none = Err(NO_ROOFLINE_REASON);
-    let text = explain_engine_as_text("gpt-oss-20b", &engine, setup, "", none, &[], caches);
+    let text = explain_engine_as_text("gpt-oss-20b", &engine, setup, "", &[], caches);
     for part in [
         "163839 usable blocks of 16 tokens that the groups share",
         "163840 blocks with the null block: --kv-cache-memory-bytes divided by the bytes of a \
@@ -40,11 +39,11 @@ fn explain_shows_encoder_budget() {
     let flags = [&model[..], &tokens].concat();
     let config = LoadedConfig::from_flags(CliMode::Vllm, &flags).unwrap().config;
     let (engine, setup) = batching_engine_config(&config).unwrap();
-    let setup = setup.as_ref().map(|setup| (setup, 0.92));
+    let setup = setup.as_ref().map(|setup| (setup, 0.92, Err(NO_ROOFLINE_REASON)));
     let mut encoder = config.engine.encoder.unwrap();
     let shown = |encoder: &MediaEncoderConfig| {
         let caches = EngineCacheSizes { encoder: Some(encoder), ..EngineCacheSizes::default() };
-        explain_engine_as_text("qwen", &engine, setup, "", Err(NO_ROOFLINE_REASON), &[], caches)
+        explain_engine_as_text("qwen", &engine, setup, "", &[], caches)
     };
     let text = shown(&encoder);
     for part in [

@@ -42,28 +42,30 @@ pub fn prediction_evidence_for_engine(
     Ok(DeploymentPredictionEvidence::new(setup))
 }
 
+/// Known prediction errors of an engine, or the reason why none are known.
+pub type KnownEvidence<'a> = Result<&'a DeploymentPredictionEvidence, &'a str>;
+
 /// Reason why no prediction errors are known of an engine with another latency model.
 pub const NO_ROOFLINE_REASON: &str = "its step times are not from the roofline";
 
 /// Explains an engine as text: model size, KV cache size, step times and their parts.
 ///
-/// - `setup` and `utilization` add details of a roofline latency model.
+/// - `setup`, the utilization of its memory, and the known prediction errors, or the reason why none
+///   are known, add details of a roofline latency model.
 /// - `derived` lists settings with computed defaults, with their rules.
 /// - `sampling` names the source of truncated sampling.
-/// - `evidence` has the known prediction errors, or the reason why none are known.
 pub fn explain_engine_as_text(
     name: &str,
     engine: &VllmSchedulerConfig,
-    setup: Option<(&RooflineModelSetup, f64)>,
+    setup: Option<(&RooflineModelSetup, f64, KnownEvidence<'_>)>,
     sampling: &str,
-    evidence: Result<&DeploymentPredictionEvidence, &str>,
     derived: &[DerivedEngineSetting<'_>],
     caches: EngineCacheSizes<'_>,
 ) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
-    let setup = setup.map(|(setup, utilization)| (setup, utilization, sampling));
-    let _ = write_explanation(&mut text, name, engine, setup, evidence, derived, caches);
+    let setup = setup.map(|(setup, utilization, known)| (setup, utilization, (sampling, known)));
+    let _ = write_explanation(&mut text, name, engine, setup, derived, caches);
     text
 }
 
@@ -93,8 +95,7 @@ fn write_explanation(
     text: &mut String,
     name: &str,
     engine: &VllmSchedulerConfig,
-    setup: Option<(&RooflineModelSetup, f64, &str)>,
-    evidence: Result<&DeploymentPredictionEvidence, &str>,
+    setup: Option<(&RooflineModelSetup, f64, (&str, KnownEvidence<'_>))>,
     derived: &[DerivedEngineSetting<'_>],
     EngineCacheSizes { kv: cache, host, encoder }: EngineCacheSizes<'_>,
 ) -> fmt::Result {
@@ -127,16 +128,16 @@ fn write_explanation(
              on the slowest rank, and idle ranks run dummy steps"
         )?;
     }
-    if let Some((setup, _, sampling)) = setup {
+    if let Some((setup, _, (sampling, _))) = setup {
         budget::write_sampling_cost(text, setup, sampling)?;
     }
     if engine.speed != SimulationSpeedFactors::default() {
         writeln!(text, "Speed-up    {} x", engine.speed.all)?;
     }
-    match evidence {
-        Ok(known) => nearest_run::write_nearest_recorded_runs(text, known)?,
-        Err(why) if setup.is_some() => writeln!(text, "Evidence    none: {why}")?,
-        Err(_) => {}
+    match setup.map(|(_, _, (_, evidence))| evidence) {
+        Some(Ok(known)) => nearest_run::write_nearest_recorded_runs(text, known)?,
+        Some(Err(why)) => writeln!(text, "Evidence    none: {why}")?,
+        None => {}
     }
     budget::write_draft_model_times(text, engine)?;
     if let (Some((setup, utilization, _)), Some(cache)) = (setup, cache) {
@@ -464,12 +465,12 @@ mod tests {
             max_num_seqs: 64,
             ..VllmSchedulerConfig::default()
         };
+        let known = prediction_evidence_for_engine(&engine, Some(&setup));
         let text = explain_engine_as_text(
             "Llama-3.1-8B",
             &engine,
-            Some((&setup, 0.9)),
+            Some((&setup, 0.9, known.as_ref().map_err(|why| *why))),
             "no top-p or top-k: a test",
-            prediction_evidence_for_engine(&engine, Some(&setup)).as_ref().map_err(|why| *why),
             &[],
             EngineCacheSizes::default(),
         );
@@ -504,15 +505,8 @@ mod tests {
         };
         let none = Err(NO_ROOFLINE_REASON);
         assert_eq!(prediction_evidence_for_engine(&engine, None), none);
-        let text = explain_engine_as_text(
-            "some",
-            &engine,
-            None,
-            "",
-            Err(NO_ROOFLINE_REASON),
-            &[],
-            EngineCacheSizes::default(),
-        );
+        let text =
+            explain_engine_as_text("some", &engine, None, "", &[], EngineCacheSizes::default());
         let rows: Vec<Vec<&str>> =
             text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(rows.contains(&vec!["tokens/s", "250", "1000"]), "{text}");

@@ -36,7 +36,8 @@ use vllm_sim_command_line::{
 use vllm_sim_engine::latency::{Gpu, find_gpu};
 use vllm_sim_replay_cli::{
     DeploymentFactory, PoolArgs, ReportArgs, ServeFlagSplitter, StepTimeSettingSource,
-    WeightsDoNotFitError, WorkloadArgs, build_worker_pools, open_workload, split_known_args,
+    WeightsDoNotFitError, WorkerPools, WorkloadArgs, build_worker_pools, open_workload,
+    split_known_args,
 };
 
 /// Find the cheapest deployment that serves a workload within its latency bounds.
@@ -255,9 +256,12 @@ fn check_deployment_outputs(args: &Args, candidates: &[DeploymentCandidate]) -> 
             "--deploy-dir cannot be used with --scheduler sglang, because its files start vLLM"
         );
     }
-    let mut gpus =
-        candidates.iter().filter_map(|it| it.pools.as_ref().ok()?.gpu_names.1.as_deref());
-    if let Some(gpu) = gpus.find(|gpu| find_gpu(gpu).is_some_and(Gpu::is_amd)) {
+    let of_amd = |pools: &WorkerPools| {
+        let gpu = pools.gpu_names.1.clone()?;
+        find_gpu(&gpu).is_some_and(Gpu::is_amd).then_some(gpu)
+    };
+    let mut pools = candidates.iter().filter_map(|candidate| candidate.pools.as_ref().ok());
+    if let Some(gpu) = pools.find_map(of_amd) {
         refuse!(
             "--deploy-dir cannot be used with --gpu {gpu}, because its files request NVIDIA's GPUs \
              and images"

@@ -91,6 +91,8 @@ struct PlayedSummary {
     gpus: f64,
     #[serde(deserialize_with = "deserialize_exact_map")]
     summary: Map<String, Value>,
+    /// Part of the latencies that the result leaves out, as a text for the user.
+    not_included: Option<String>,
 }
 
 impl PlayedSummary {
@@ -200,24 +202,20 @@ pub fn run_sweep_command(
         let page = page::sweep_html_page(&names, &played, (&origin, &typed));
         output_files::write_atomically(file, page)?;
     }
-    let mut text = text_table(&names, &played);
-    if let Some(what) = &origin.not_included {
-        text.push_str(&format!("\nnot included: {what}"));
-    }
-    Ok(text)
+    Ok(text_table(&names, &played))
 }
 
-/// Returns the provenance of all points; the part that their latencies leave out is that of the
-/// first point with such a part.
+/// Returns what the latencies of the first point with such a part leave out.
+fn not_included(points: &[PointResult]) -> Option<&String> {
+    points.iter().find_map(|point| point.played.as_ref().ok()?.not_included.as_ref())
+}
+
+/// Returns the provenance of all points.
 fn sweep_provenance(points: &[GridPoint], played: &[PointResult]) -> ResultProvenance {
     let origin = ResultProvenance::combine_provenances(points.iter().map(|point| {
         point.pools.as_ref().map_or_else(|misfit| &misfit.provenance, |it| &it.provenance)
     }));
-    let not_included = points.iter().zip(played).find_map(|(point, result)| {
-        let (pools, played) = (point.pools.as_ref().ok()?, result.played.as_ref().ok()?);
-        pools.front_end_note(&played.summary)
-    });
-    ResultProvenance { not_included, ..origin }
+    ResultProvenance { not_included: not_included(played).cloned(), ..origin }
 }
 
 fn simulate_point(point: &GridPoint) -> Result<PlayedPoint> {
@@ -238,6 +236,7 @@ fn simulate_point(point: &GridPoint) -> Result<PlayedPoint> {
     let seconds = (report.summary_number("duration_ms") / 1e3).max(1e-9);
     Ok(Ok(PlayedSummary {
         gpus: report.summary_number("gpu_hours") * 3600.0 / seconds,
+        not_included: pools.front_end_note(&report.summary),
         summary: report.summary,
     }))
 }
@@ -334,6 +333,7 @@ fn table_notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
         Some(played.summary_number("completed_requests"))
     };
     let fewest = points.iter().filter_map(completed).fold(f64::INFINITY, f64::min);
+    notes.extend(not_included(points).map(|what| format!("not included: {what}")));
     if fewest < REQUESTS_FOR_P99 {
         notes.push(format!(
             "p99 of {fewest} requests is their highest value: a p99 needs {REQUESTS_FOR_P99}"

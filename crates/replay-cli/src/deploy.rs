@@ -41,10 +41,10 @@ pub struct ResultProvenance {
     pub gpu: Option<String>,
     /// Source of the engine's step times, as a text for the user.
     pub step_times: String,
-    /// Version of vLLM whose engine the run simulates; `None` if it is unknown.
-    pub vllm_version: Option<String>,
     /// Part of the latencies that the result leaves out, as a text for the user.
     pub not_included: Option<String>,
+    /// Version of vLLM whose engine the run simulates; `None` if it is unknown.
+    pub vllm_version: Option<String>,
 }
 
 impl ResultProvenance {
@@ -66,8 +66,8 @@ impl ResultProvenance {
             model: join(|one| one.model.as_deref()),
             gpu: join(|one| one.gpu.as_deref()),
             step_times: join(|one| Some(&one.step_times)).unwrap_or_default(),
-            vllm_version: join(|one| one.vllm_version.as_deref()),
             not_included: join(|one| one.not_included.as_deref()),
+            vllm_version: join(|one| one.vllm_version.as_deref()),
         }
     }
 
@@ -79,8 +79,8 @@ impl ResultProvenance {
             "vllm_version": self.vllm_version,
             "model": self.model,
             "gpu": self.gpu,
-            "step_times": self.step_times,
             "not_included": self.not_included,
+            "step_times": self.step_times,
         })
     }
 
@@ -93,8 +93,8 @@ impl ResultProvenance {
             ("Simulated vLLM", self.vllm_version.clone()),
             ("Model", self.model.clone()),
             ("GPU", self.gpu.clone().or_else(none)),
-            ("Step times", Some(self.step_times.clone())),
             ("Not included", self.not_included.clone()),
+            ("Step times", Some(self.step_times.clone())),
         ];
         let rows = rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
         rows.collect()

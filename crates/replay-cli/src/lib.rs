@@ -94,7 +94,7 @@ pub fn run_replay_command(
         let (report, origin) = replay_run_of_others(&args)?;
         return write_report(report, &args.report, (&[], &origin), &typed);
     }
-    let pools = build_worker_pools(&args.pools, &flags, deploy)?;
+    let mut pools = build_worker_pools(&args.pools, &flags, deploy)?;
     let (mut source, pace) = open_workload(&args.workload, pools.serving.engines[0].block_size())?;
     let limit = simulated_time_limit(&args.workload)?;
     let threads = args.threads.unwrap_or_else(available_cpu_cores);
@@ -110,11 +110,10 @@ pub fn run_replay_command(
         &args.report,
         Some(&mut count_finished),
     )?;
+    pools.provenance.not_included = pools.front_end_note(&report.summary);
     drop(progress_bar);
     workload::add_left_out_row_count(&mut report, source.as_ref());
-    let not_included = pools.front_end_note(&report.summary);
-    let origin = ResultProvenance { not_included, ..pools.provenance };
-    write_report(report, &args.report, (&pools.about, &origin), &typed)
+    write_report(report, &args.report, (&pools.about, &pools.provenance), &typed)
 }
 
 /// Refuses flags, such as `--target`, that have no effect in the kind of replay that the other
@@ -276,11 +275,7 @@ fn write_report(
     }
     let printed = match args.report_json.as_deref() {
         Some("-") => String::from_utf8(json)?,
-        _ => {
-            let not_included = origin.not_included.iter();
-            let notes = not_included.map(|what| format!("Not included: {what}\n"));
-            report.render_report_table() + &notes.collect::<String>()
-        }
+        _ => report.render_report_table(),
     };
     let is_empty = report.summary_number("completed_requests") == 0.0 && !is_job_stop_requested();
     let missed = match is_empty {

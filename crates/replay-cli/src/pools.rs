@@ -133,8 +133,10 @@ pub fn build_worker_pools(
             scaling: build_worker_scaling(args)?,
         })
     };
-    let split = (args.num_prefill_workers, args.num_decode_workers);
-    let (prefill, serving, gpus, gpu_names, ranks) = match split {
+    let is_common = args.workers.is_none() && shared.is_none();
+    let mut gpu_names = (None, plain.provenance.gpu.clone().filter(|_| is_common));
+    let (prefill, serving, gpus, ranks) = match (args.num_prefill_workers, args.num_decode_workers)
+    {
         (Some(prefill), Some(decode)) => {
             let usual = shared.unwrap_or(own);
             let (first, second) =
@@ -149,23 +151,21 @@ pub fn build_worker_pools(
                 ranks: second.lockstep_ranks(),
                 ..pool(second.engine_specs(decode), after)?
             };
-            let (gpus, ranks) = ((first.gpus, second.gpus), (first.ranks, second.ranks));
-            (Some(prefill), decode, gpus, (first.gpu_name, second.gpu_name), ranks)
+            gpu_names = (first.gpu_name, second.gpu_name);
+            (Some(prefill), decode, (first.gpus, second.gpus), (first.ranks, second.ranks))
         }
         _ => {
-            let (engines, gpus, gpu_name, ranks) = match &args.workers {
+            let (engines, gpus, ranks) = match &args.workers {
                 Some(file) => {
                     let (engines, gpus) = read_workers_file(file, flags, deploy)?;
-                    (engines, gpus, None, 1)
+                    (engines, gpus, 1)
                 }
                 None => {
                     let worker = shared.unwrap_or(own);
-                    let engines = worker.engine_specs(args.num_workers);
-                    (engines, worker.gpus, worker.gpu_name, worker.ranks)
+                    (worker.engine_specs(args.num_workers), worker.gpus, worker.ranks)
                 }
             };
-            let serving = PoolSpec { ranks, ..pool(engines, router)? };
-            (None, serving, (0, gpus), (None, gpu_name), (1, ranks))
+            (None, PoolSpec { ranks, ..pool(engines, router)? }, (0, gpus), (1, ranks))
         }
     };
     check_scaling(prefill.as_ref(), &serving.scaling, ranks.0.max(ranks.1))?;

@@ -2,7 +2,6 @@
 
 use super::report::PlanReport;
 use super::search::SimulatedDeploymentTrial;
-use super::worker_count::gpus_in_words;
 use vllm_sim_replay::report::group_thousands;
 
 /// Number of hours per month in prices: a twelfth of the 8,760 hours of a year.
@@ -52,7 +51,7 @@ impl PlanReport {
         let group = row.pools.as_ref()?;
         let mut text = format!(
             "Answer: {} in {}",
-            gpus_in_words(group, found.workers),
+            super::worker_count::gpus_in_words(group, found.workers),
             found.workers.split_groups_into_workers(group).worker_count_in_words()
         );
         if !row.label.is_empty() {

@@ -21,7 +21,7 @@ use super::layout::ParallelLayout;
 use super::prices::HourlyGpuPrices;
 use super::worker_count::{WorkerCountByKind, gpus_of_workers, repeat_worker_pools};
 use crate::shard::{deserialize_exact_f64, deserialize_exact_map};
-use crate::trend::{LatencyTrend, QueueGrowth};
+use crate::trend::LatencyTrend;
 use vllm_sim_command_line::progress::is_job_stop_requested;
 use vllm_sim_replay_cli::{
     ReportArgs, WeightsDoNotFitError, WorkerPools, WorkloadArgs, open_workload,
@@ -442,6 +442,7 @@ impl<'c> TrialRunner<'c> {
                 tracker.bad
             ));
         } else if is_open {
+            use crate::trend::QueueGrowth;
             match self.queue_growth(trend, &pools, &workload)? {
                 QueueGrowth::None => {}
                 QueueGrowth::Grows(growth) => missed.push(format!("the queue grows: {growth}")),
