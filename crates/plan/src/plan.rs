@@ -177,6 +177,12 @@ fn check_args(args: &Args) -> Result<()> {
             refuse!("{flag} cannot be used with plan, which changes the number of workers");
         }
     }
+    if args.workload.max_sim_time_seconds.is_some() {
+        refuse!(
+            "--max-sim-time-seconds cannot be used with plan, because requests that it cuts off \
+             are not good; use --request-count"
+        );
+    }
     if args.report.gpu_hour_price.is_some() {
         refuse!("--gpu-hour-price cannot be used with plan; use --prices");
     }

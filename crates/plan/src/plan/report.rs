@@ -256,6 +256,7 @@ impl PlanReport {
             let row = &self.rows[at];
             let mut cells = row.values.clone();
             let Some(trial) = &row.answer.found else {
+                cells.push(if row.split { "–+–" } else { "–" }.to_owned());
                 cells.resize(head.len(), "–".to_owned());
                 return cells;
             };
