@@ -295,6 +295,7 @@ fn provenance(config: &vllm_sim_config::Config, origin: StepTimeSettingSource) -
     ResultProvenance {
         model: Some(config.model.name.clone()),
         gpu,
+        not_included: None,
         step_times,
         vllm_version: Some(config.model.vllm_version.as_str().to_owned()),
     }
@@ -319,15 +320,18 @@ fn start_fleet(loaded: LoadedConfig) -> StartPodsFuture {
     })
 }
 
-/// Returns the prediction errors known from measured deployments like that of `config`; `None` if
-/// none are known or `config` is invalid.
+/// Returns the prediction errors known from measured deployments like that of `config`, or the
+/// reason why none are known.
 fn deployment_evidence(
     config: &vllm_sim_config::Config,
-) -> Option<explain::DeploymentPredictionEvidence> {
-    if config.engine.scheduler != SchedulerKind::Vllm {
-        return None;
+) -> Result<explain::DeploymentPredictionEvidence, &'static str> {
+    match config.engine.scheduler {
+        SchedulerKind::Vllm => {}
+        SchedulerKind::Sglang => return Err("it simulates SGLang, and vLLM was recorded"),
+        SchedulerKind::Pool => return Err(explain::NO_ROOFLINE_REASON),
     }
-    let (engine, setup) = server::batching_engine_config(config).ok()?;
+    let built = server::batching_engine_config(config);
+    let (engine, setup) = built.map_err(|_| "its engine does not start")?;
     explain::prediction_evidence_for_engine(&engine, setup.as_ref())
 }
 
@@ -369,7 +373,9 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
     engine.lock_step &= loaded.config.engine.parallel.local_ranks.1 > 1;
     let sampling = server::default_sampling(&loaded.config).because;
     let utilization = loaded.config.engine.memory.gpu_memory_utilization;
-    let setup = setup.as_ref().map(|setup| (setup, utilization));
+    let evidence = deployment_evidence(&loaded.config);
+    let setup =
+        setup.as_ref().map(|setup| (setup, utilization, evidence.as_ref().map_err(|why| *why)));
     let derived = loaded.resolved_flags.iter().filter_map(|setting| {
         Some(explain::DerivedEngineSetting {
             flag: setting.name,

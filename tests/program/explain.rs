@@ -3,7 +3,7 @@
 use vllm_sim::server::batching_engine_config;
 use vllm_sim_config::{CliMode, LoadedConfig, MediaEncoderConfig};
 use vllm_sim_engine::latency::MediaEncoderShape;
-use vllm_sim_explain::{EngineCacheSizes, explain_engine_as_text};
+use vllm_sim_explain::{EngineCacheSizes, NO_ROOFLINE_REASON, explain_engine_as_text};
 
 #[test]
 fn explain_shows_layer_groups_and_block_rule() {
@@ -12,7 +12,7 @@ fn explain_shows_layer_groups_and_block_rule() {
     let flags = [&flags[..], &bytes].concat();
     let config = LoadedConfig::from_flags(CliMode::Vllm, &flags).unwrap().config;
     let (engine, setup) = batching_engine_config(&config).unwrap();
-    let setup = setup.as_ref().map(|setup| (setup, 0.92));
+    let setup = setup.as_ref().map(|setup| (setup, 0.92, Err(NO_ROOFLINE_REASON)));
     let caches =
         EngineCacheSizes { kv: config.engine.kv_cache.as_ref(), ..EngineCacheSizes::default() };
     let text = explain_engine_as_text("gpt-oss-20b", &engine, setup, "", &[], caches);
@@ -39,7 +39,7 @@ fn explain_shows_encoder_budget() {
     let flags = [&model[..], &tokens].concat();
     let config = LoadedConfig::from_flags(CliMode::Vllm, &flags).unwrap().config;
     let (engine, setup) = batching_engine_config(&config).unwrap();
-    let setup = setup.as_ref().map(|setup| (setup, 0.92));
+    let setup = setup.as_ref().map(|setup| (setup, 0.92, Err(NO_ROOFLINE_REASON)));
     let mut encoder = config.engine.encoder.unwrap();
     let shown = |encoder: &MediaEncoderConfig| {
         let caches = EngineCacheSizes { encoder: Some(encoder), ..EngineCacheSizes::default() };

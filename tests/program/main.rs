@@ -40,6 +40,7 @@ mod outputs;
 mod plan;
 mod plan_files;
 mod plan_layouts;
+mod plan_reliability;
 mod record;
 mod replay_command;
 mod replay_trace;

@@ -11,8 +11,8 @@ use std::time::Duration;
 use vllm_sim_config::{KvCacheCapacity, KvOffloadConfig, MediaEncoderConfig};
 use vllm_sim_engine::kv::SparseLayerKind;
 use vllm_sim_engine::latency::{
-    BatchWork, KvCacheMemory, LatencyModel, ModelShape, RooflineCoefficients, RooflineModelSetup,
-    SimulationSpeedFactors, StepTimeBreakdown,
+    BatchWork, CudaGraphs, KvCacheMemory, LatencyModel, ModelShape, RooflineCoefficients,
+    RooflineModelSetup, SimulationSpeedFactors, StepTimeBreakdown,
 };
 use vllm_sim_engine::sched::vllm::VllmSchedulerConfig;
 
@@ -22,38 +22,60 @@ const PROMPT_LENGTHS_TOKENS: [u32; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 
 pub use nearest_run::{DeploymentPredictionEvidence, KnownPredictionErrors, PromptCacheUse};
 
-/// Returns the known prediction errors of a simulated engine, for prompts that are mostly cached,
-/// mostly computed, or both.
+/// Returns the known prediction errors of a simulated vLLM engine, for prompts that are mostly
+/// cached, mostly computed, or both.
 ///
-/// Returns `None` unless its latency model is a roofline with default coefficients.
+/// # Errors
+/// The reason why none are known, unless its latency model is a roofline with default coefficients,
+/// and servers with such settings were recorded.
 pub fn prediction_evidence_for_engine(
     engine: &VllmSchedulerConfig,
     setup: Option<&RooflineModelSetup>,
-) -> Option<DeploymentPredictionEvidence> {
+) -> Result<DeploymentPredictionEvidence, &'static str> {
     let is_roofline = matches!(engine.latency, LatencyModel::Roofline(_));
-    let is_usual =
-        |setup: &&RooflineModelSetup| setup.coefficients == RooflineCoefficients::default();
-    let setup = setup.filter(is_usual)?;
-    (is_roofline && engine.speed == SimulationSpeedFactors::default())
-        .then(|| DeploymentPredictionEvidence::new(setup))
+    let setup = setup.filter(|_| is_roofline).ok_or(NO_ROOFLINE_REASON)?;
+    if setup.coefficients != RooflineCoefficients::default() {
+        return Err("its coefficients differ from the defaults");
+    }
+    if engine.speed != SimulationSpeedFactors::default() {
+        return Err("its step times are sped up");
+    }
+    let unrecorded = [
+        (engine.speculation.is_some(), "no server with draft tokens was recorded"),
+        (!engine.weights_from_host.is_zero(), "no server with weights in CPU memory was recorded"),
+        (engine.host_tier.is_some(), "no server with a cache in CPU memory was recorded"),
+        (setup.pp > 1, "no server with pipeline stages was recorded"),
+        (setup.graphs == CudaGraphs::NO_CUDA_GRAPHS, "no server without CUDA graphs was recorded"),
+    ];
+    if let Some((_, why)) = unrecorded.into_iter().find(|(is_so, _)| *is_so) {
+        return Err(why);
+    }
+    Ok(DeploymentPredictionEvidence::new(setup))
 }
+
+/// Known prediction errors of an engine, or the reason why none are known.
+pub type KnownEvidence<'a> = Result<&'a DeploymentPredictionEvidence, &'a str>;
+
+/// Reason why no prediction errors are known of an engine with another latency model.
+pub const NO_ROOFLINE_REASON: &str = "its step times are not from the roofline";
 
 /// Explains an engine as text: model size, KV cache size, step times and their parts.
 ///
-/// - `setup` and `utilization` add details of a roofline latency model.
+/// - `setup`, the utilization of its memory, and the known prediction errors, or the reason why none
+///   are known, add details of a roofline latency model.
 /// - `derived` lists settings with computed defaults, with their rules.
 /// - `sampling` names the source of truncated sampling.
 pub fn explain_engine_as_text(
     name: &str,
     engine: &VllmSchedulerConfig,
-    setup: Option<(&RooflineModelSetup, f64)>,
+    setup: Option<(&RooflineModelSetup, f64, KnownEvidence<'_>)>,
     sampling: &str,
     derived: &[DerivedEngineSetting<'_>],
     caches: EngineCacheSizes<'_>,
 ) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
-    let setup = setup.map(|(setup, utilization)| (setup, utilization, sampling));
+    let setup = setup.map(|(setup, utilization, known)| (setup, utilization, (sampling, known)));
     let _ = write_explanation(&mut text, name, engine, setup, derived, caches);
     text
 }
@@ -84,7 +106,7 @@ fn write_explanation(
     text: &mut String,
     name: &str,
     engine: &VllmSchedulerConfig,
-    setup: Option<(&RooflineModelSetup, f64, &str)>,
+    setup: Option<(&RooflineModelSetup, f64, (&str, KnownEvidence<'_>))>,
     derived: &[DerivedEngineSetting<'_>],
     EngineCacheSizes { kv: cache, host, encoder }: EngineCacheSizes<'_>,
 ) -> fmt::Result {
@@ -117,20 +139,16 @@ fn write_explanation(
              on the slowest rank, and idle ranks run dummy steps"
         )?;
     }
-    if let Some((setup, _, sampling)) = setup {
+    if let Some((setup, _, (sampling, _))) = setup {
         budget::write_sampling_cost(text, setup, sampling)?;
     }
     if engine.speed != SimulationSpeedFactors::default() {
         writeln!(text, "Speed-up    {} x", engine.speed.all)?;
     }
-    let roofline = matches!(engine.latency, LatencyModel::Roofline(_));
-    if let Some((setup, ..)) =
-        setup.filter(|_| roofline && engine.speed == SimulationSpeedFactors::default())
-    {
-        match setup.coefficients == RooflineCoefficients::default() {
-            true => nearest_run::write_nearest_recorded_runs(text, setup)?,
-            false => writeln!(text, "Evidence    none: the constants differ from the defaults")?,
-        }
+    match setup.map(|(_, _, (_, evidence))| evidence) {
+        Some(Ok(known)) => nearest_run::write_nearest_recorded_runs(text, known)?,
+        Some(Err(why)) => writeln!(text, "Evidence    none: {why}")?,
+        None => {}
     }
     budget::write_draft_model_times(text, engine)?;
     if let (Some((setup, utilization, _)), Some(cache)) = (setup, cache) {
@@ -376,7 +394,8 @@ fn write_prefill_times(text: &mut String, engine: &VllmSchedulerConfig) -> fmt::
     writeln!(
         text,
         "\nA request spends {idle:.1} ms in the front end before its prompt starts, or {busy:.1} \
-         ms while 100 others are in flight, and {token:.1} us more per prompt token."
+         ms while 100 others are in flight, and {token:.1} us more per prompt token.\n`validate` \
+         and `calibrate` add this time; `replay`, `sweep`, `plan` and `serve` do not."
     )
 }
 
@@ -457,10 +476,11 @@ mod tests {
             max_num_seqs: 64,
             ..VllmSchedulerConfig::default()
         };
+        let known = prediction_evidence_for_engine(&engine, Some(&setup));
         let text = explain_engine_as_text(
             "Llama-3.1-8B",
             &engine,
-            Some((&setup, 0.9)),
+            Some((&setup, 0.9, known.as_ref().map_err(|why| *why))),
             "no top-p or top-k: a test",
             &[],
             EngineCacheSizes::default(),
@@ -494,6 +514,8 @@ mod tests {
             max_num_batched_tokens: 512,
             ..VllmSchedulerConfig::default()
         };
+        let none = Err(NO_ROOFLINE_REASON);
+        assert_eq!(prediction_evidence_for_engine(&engine, None), none);
         let text =
             explain_engine_as_text("some", &engine, None, "", &[], EngineCacheSizes::default());
         let rows: Vec<Vec<&str>> =

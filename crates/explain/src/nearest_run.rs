@@ -288,9 +288,8 @@ fn spread(ranks: u32) -> String {
 
 pub(super) fn write_nearest_recorded_runs(
     text: &mut String,
-    setup: &RooflineModelSetup,
+    known: &DeploymentPredictionEvidence,
 ) -> fmt::Result {
-    let known = DeploymentPredictionEvidence::new(setup);
     for (head, prompts) in
         [("Evidence    ", PromptCacheUse::Computed), ("            ", PromptCacheUse::Cached)]
     {
@@ -327,7 +326,8 @@ mod tests {
             );
             setup.tp = tp;
             let mut text = String::new();
-            write_nearest_recorded_runs(&mut text, &setup).unwrap();
+            let known = DeploymentPredictionEvidence::new(&setup);
+            write_nearest_recorded_runs(&mut text, &known).unwrap();
             text
         };
         let known = said("meta-llama/Llama-3.1-8B", "H100", 1);

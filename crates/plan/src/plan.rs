@@ -12,6 +12,7 @@ mod page;
 mod pareto;
 mod picture;
 mod prices;
+mod reliability;
 mod report;
 mod search;
 mod worker_count;
@@ -26,12 +27,13 @@ use crate::grid::{self, FlagGridAxis, flag_combination_label};
 use crate::shard::{self, FlagGridRun, FlagGridShardArgs};
 use layout::{ParallelLayout, ParallelLayoutSearch};
 use manifests::DeploymentFiles;
-use prices::GpuPrices;
+use prices::{GpuPrices, HourlyGpuPrices};
 use report::PlanReport;
 use search::{DeploymentCandidate, PlanRequirements};
 use vllm_sim_command_line::{
     MissedMetricRequirementsError, format_command_line, output_files, refuse,
 };
+use vllm_sim_engine::latency::{Gpu, find_gpu};
 use vllm_sim_replay_cli::{
     DeploymentFactory, PoolArgs, ReportArgs, ServeFlagSplitter, StepTimeSettingSource,
     WeightsDoNotFitError, WorkerPools, WorkloadArgs, build_worker_pools, open_workload,
@@ -44,7 +46,7 @@ use vllm_sim_replay_cli::{
 /// With --gpu, no flag of parallelism and no --fixed-workers it tries tensor-parallel sizes, data and
 /// expert parallelism of models with experts, and workers of their own for prefill and decode. For
 /// each it searches the fewest workers with which enough requests are good. It assumes that more
-/// workers are no worse.
+/// workers are no worse. Latencies are those of `replay`, without the API server before the engine.
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim plan",
@@ -64,7 +66,7 @@ struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "fixed_workers", help_heading = "Plan")]
     helm_values: Option<PathBuf>,
     /// Write files into this folder with which Kubernetes, the vLLM production stack, llm-d and
-    /// KServe run the cheapest deployment. The folder is made if it does not exist. Files of an
+    /// KServe run the cheapest deployment, with vLLM on NVIDIA's GPUs. The folder is made if it does not exist. Files of an
     /// earlier plan are replaced; other files of these names are refused.
     #[arg(
         long,
@@ -175,6 +177,12 @@ fn check_args(args: &Args) -> Result<()> {
             refuse!("{flag} cannot be used with plan, which changes the number of workers");
         }
     }
+    if args.workload.max_sim_time_seconds.is_some() {
+        refuse!(
+            "--max-sim-time-seconds cannot be used with plan, because requests that it cuts off \
+             are not good; use --request-count"
+        );
+    }
     if args.report.gpu_hour_price.is_some() {
         refuse!("--gpu-hour-price cannot be used with plan; use --prices");
     }
@@ -245,7 +253,27 @@ fn check_deployment_outputs(args: &Args, candidates: &[DeploymentCandidate]) -> 
     {
         refuse!("{output} needs --model, because its files name the model that vLLM serves");
     }
-    args.deploy_dir.as_deref().map_or(Ok(()), DeploymentFiles::check_output_folder)
+    let Some(folder) = &args.deploy_dir else {
+        return Ok(());
+    };
+    let mut fitting = candidates.iter().filter_map(|candidate| candidate.pools.as_ref().ok());
+    if fitting.any(deploy::simulates_sglang) {
+        refuse!(
+            "--deploy-dir cannot be used with --scheduler sglang, because its files start vLLM"
+        );
+    }
+    let of_amd = |pools: &WorkerPools| {
+        let gpu = pools.gpu_names.1.clone()?;
+        find_gpu(&gpu).is_some_and(Gpu::is_amd).then_some(gpu)
+    };
+    let mut pools = candidates.iter().filter_map(|candidate| candidate.pools.as_ref().ok());
+    if let Some(gpu) = pools.find_map(of_amd) {
+        refuse!(
+            "--deploy-dir cannot be used with --gpu {gpu}, because its files request NVIDIA's GPUs \
+             and images"
+        );
+    }
+    DeploymentFiles::check_output_folder(folder)
 }
 
 /// Builds the candidate deployments of a plan from its command line.
@@ -367,12 +395,12 @@ impl CandidateBuilder<'_> {
         };
         open_workload(&args.workload, block_size)
             .map_err(|error| grid::with_grid_point_label(place, error))?;
-        let price = match (&pools, self.prices) {
+        let prices = match (&pools, self.prices) {
             (Ok(pools), Some(prices)) => {
-                let price = prices.hourly_price_of(gpu_name(pools));
-                price.map_err(|error| grid::with_grid_point_label(place, error))?
+                let prices = prices.hourly_prices_of(pools);
+                prices.map_err(|error| grid::with_grid_point_label(place, error))?
             }
-            _ => 1.0,
+            _ => HourlyGpuPrices::COUNTED,
         };
         Ok(DeploymentCandidate {
             workload: args.workload,
@@ -383,16 +411,11 @@ impl CandidateBuilder<'_> {
                 ..args.report
             },
             pools,
-            price,
+            prices,
             values,
             layout,
         })
     }
-}
-
-fn gpu_name(pools: &WorkerPools) -> Option<&str> {
-    let about = pools.about.iter();
-    about.rev().find(|(name, _)| name == "--gpu").map(|(_, gpu)| gpu.as_str())
 }
 
 /// Writes the report and deployment files of a plan, and returns the text to print. Deployment

@@ -23,6 +23,7 @@ use vllm_sim_replay_cli::{
 /// requests per GPU.
 ///
 /// Takes the flags of `vllm-sim replay`, and those of `vllm-sim serve` that describe one engine.
+/// Latencies are those of `replay`, without the API server before the engine.
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim sweep",
@@ -86,6 +87,8 @@ type PlayedPoint = Result<PlayedSummary, String>;
 struct PlayedSummary {
     gpus: f64,
     summary: Map<String, Value>,
+    /// Part of the latencies that the result leaves out, as a text for the user.
+    not_included: Option<String>,
 }
 
 impl PlayedSummary {
@@ -177,9 +180,7 @@ pub fn run_sweep_command(
     let results = values.zip(played);
     let played: Vec<PointResult> =
         results.map(|(values, played)| PointResult { values, played, needed }).collect();
-    let origin = ResultProvenance::combine_provenances(points.iter().map(|point| {
-        point.pools.as_ref().map_or_else(|misfit| &misfit.provenance, |it| &it.provenance)
-    }));
+    let origin = sweep_provenance(&points, &played);
     let typed = format_command_line("sweep", &shard::command_without_shard_flags(args));
     if let Some(file) = &base.report.report_json {
         let json = to_json(&names, &played, origin.provenance_json(&typed));
@@ -194,6 +195,19 @@ pub fn run_sweep_command(
         output_files::write_atomically(file, page)?;
     }
     Ok(text_table(&names, &played))
+}
+
+/// Returns what the latencies of the first point with such a part leave out.
+fn not_included(points: &[PointResult]) -> Option<&String> {
+    points.iter().find_map(|point| point.played.as_ref().ok()?.not_included.as_ref())
+}
+
+/// Returns the provenance of all points.
+fn sweep_provenance(points: &[GridPoint], played: &[PointResult]) -> ResultProvenance {
+    let origin = ResultProvenance::combine_provenances(points.iter().map(|point| {
+        point.pools.as_ref().map_or_else(|misfit| &misfit.provenance, |it| &it.provenance)
+    }));
+    ResultProvenance { not_included: not_included(played).cloned(), ..origin }
 }
 
 fn simulate_point(point: &GridPoint) -> Result<PlayedPoint> {
@@ -214,6 +228,7 @@ fn simulate_point(point: &GridPoint) -> Result<PlayedPoint> {
     let seconds = (report.summary_number("duration_ms") / 1e3).max(1e-9);
     Ok(Ok(PlayedSummary {
         gpus: report.summary_number("gpu_hours") * 3600.0 / seconds,
+        not_included: pools.front_end_note(&report.summary),
         summary: report.summary,
     }))
 }
@@ -275,6 +290,9 @@ fn table_cells(names: &[&str], played: &[PointResult]) -> (Vec<String>, Vec<Vec<
     (head, rows)
 }
 
+/// Minimum number of requests of which the 99th percentile is not simply the highest value.
+const REQUESTS_FOR_P99: f64 = 100.0;
+
 /// Returns the notes below the sweep's table: the meaning of the star, and the grid points that
 /// were not run.
 fn table_notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
@@ -301,6 +319,17 @@ fn table_notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
             }
             Ok(_) => {}
         }
+    }
+    let completed = |point: &PointResult| {
+        let played = point.played.as_ref().ok()?;
+        Some(played.summary_number("completed_requests"))
+    };
+    let fewest = points.iter().filter_map(completed).fold(f64::INFINITY, f64::min);
+    notes.extend(not_included(points).map(|what| format!("not included: {what}")));
+    if fewest < REQUESTS_FOR_P99 {
+        notes.push(format!(
+            "p99 of {fewest} requests is their highest value: a p99 needs {REQUESTS_FOR_P99}"
+        ));
     }
     notes
 }

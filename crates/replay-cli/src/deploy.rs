@@ -19,8 +19,9 @@ pub struct EngineDeployment {
     pub ranks: u32,
     /// Flags of the engine, including those that this program adds.
     pub flags: Vec<String>,
-    /// Measured errors of the latencies that the engine's latency model predicts, where known.
-    pub evidence: Option<DeploymentPredictionEvidence>,
+    /// Measured errors of the latencies that the engine's latency model predicts, or the reason why
+    /// none are known.
+    pub evidence: Result<DeploymentPredictionEvidence, &'static str>,
     /// Origin of the engine's step times: flags or defaults.
     pub step_times: StepTimeSettingSource,
     /// Seed of all random draws of the engine.
@@ -40,6 +41,8 @@ pub struct ResultProvenance {
     pub gpu: Option<String>,
     /// Source of the engine's step times, as a text for the user.
     pub step_times: String,
+    /// Part of the latencies that the result leaves out, as a text for the user.
+    pub not_included: Option<String>,
     /// Version of vLLM whose engine the run simulates; `None` if it is unknown.
     pub vllm_version: Option<String>,
 }
@@ -63,6 +66,7 @@ impl ResultProvenance {
             model: join(|one| one.model.as_deref()),
             gpu: join(|one| one.gpu.as_deref()),
             step_times: join(|one| Some(&one.step_times)).unwrap_or_default(),
+            not_included: join(|one| one.not_included.as_deref()),
             vllm_version: join(|one| one.vllm_version.as_deref()),
         }
     }
@@ -75,6 +79,7 @@ impl ResultProvenance {
             "vllm_version": self.vllm_version,
             "model": self.model,
             "gpu": self.gpu,
+            "not_included": self.not_included,
             "step_times": self.step_times,
         })
     }
@@ -88,6 +93,7 @@ impl ResultProvenance {
             ("Simulated vLLM", self.vllm_version.clone()),
             ("Model", self.model.clone()),
             ("GPU", self.gpu.clone().or_else(none)),
+            ("Not included", self.not_included.clone()),
             ("Step times", Some(self.step_times.clone())),
         ];
         let rows = rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));

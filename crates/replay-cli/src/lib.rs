@@ -3,6 +3,7 @@
 //! Implements `vllm-sim replay`: runs a workload against workers behind a router, in virtual time.
 
 mod deploy;
+mod front_end;
 mod online;
 mod options;
 mod pools;
@@ -89,7 +90,7 @@ pub fn run_replay_command(
         let (report, origin) = replay_run_of_others(&args)?;
         return write_report(report, &args.report, (&[], &origin), &typed);
     }
-    let pools = build_worker_pools(&args.pools, &flags, deploy)?;
+    let mut pools = build_worker_pools(&args.pools, &flags, deploy)?;
     let (mut source, pace) = open_workload(&args.workload, pools.serving.engines[0].block_size())?;
     let limit = simulated_time_limit(&args.workload)?;
     let threads = args.threads.unwrap_or_else(available_cpu_cores);
@@ -105,6 +106,7 @@ pub fn run_replay_command(
         &args.report,
         Some(&mut count_finished),
     )?;
+    pools.provenance.not_included = pools.front_end_note(&report.summary);
     drop(progress_bar);
     workload::add_left_out_row_count(&mut report, source.as_ref());
     write_report(report, &args.report, (&pools.about, &pools.provenance), &typed)

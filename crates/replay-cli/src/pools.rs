@@ -25,6 +25,8 @@ struct WorkerDeployment {
     engine: SchedulerSpec,
     /// Number of GPUs per data-parallel rank of the engine.
     gpus: u32,
+    /// Name of the GPU; `None` if it is unknown.
+    gpu_name: Option<String>,
     ranks: u32,
     /// Duration of KV cache transfers to the decode pool.
     transfer: KvTransferTime,
@@ -35,6 +37,7 @@ impl WorkerDeployment {
         Self {
             engine: deployment.engine.clone(),
             gpus: deployment.gpus,
+            gpu_name: deployment.provenance.gpu.clone(),
             ranks: deployment.ranks,
             transfer: KvTransferTime::default(),
         }
@@ -63,11 +66,14 @@ pub struct WorkerPools {
     /// Number of GPUs per engine of the prefill pool, and of the other pool (the mean if they
     /// differ).
     pub gpus: (u32, u32),
+    /// Names of the GPU of the prefill workers, and of the other workers; `None` if unknown.
+    pub gpu_names: (Option<String>, Option<String>),
     /// Number of data-parallel ranks per prefill worker, and per other worker; each rank is an
     /// engine.
     pub ranks: (u32, u32),
-    /// Measured errors of the latencies that the engine's latency model predicts, where known.
-    pub evidence: Option<DeploymentPredictionEvidence>,
+    /// Measured errors of the latencies that the engine's latency model predicts, or the reason why
+    /// none are known.
+    pub evidence: Result<DeploymentPredictionEvidence, &'static str>,
     /// Name of the routing policy, and the router's settings from the command line.
     pub router: (String, Option<String>),
     /// Seed of all random draws of the simulation.
@@ -95,6 +101,7 @@ fn mocker_worker(flag: &str, value: &Value) -> Result<WorkerDeployment> {
     Ok(WorkerDeployment {
         engine: worker.engine,
         gpus: worker.gpus,
+        gpu_name: None,
         ranks: 1,
         transfer: worker.transfer,
     })
@@ -126,6 +133,8 @@ pub fn build_worker_pools(
             scaling: build_worker_scaling(args)?,
         })
     };
+    let is_common = args.workers.is_none() && shared.is_none();
+    let mut gpu_names = (None, plain.provenance.gpu.clone().filter(|_| is_common));
     let (prefill, serving, gpus, ranks) = match (args.num_prefill_workers, args.num_decode_workers)
     {
         (Some(prefill), Some(decode)) => {
@@ -142,6 +151,7 @@ pub fn build_worker_pools(
                 ranks: second.lockstep_ranks(),
                 ..pool(second.engine_specs(decode), after)?
             };
+            gpu_names = (first.gpu_name, second.gpu_name);
             (Some(prefill), decode, (first.gpus, second.gpus), (first.ranks, second.ranks))
         }
         _ => {
@@ -160,19 +170,20 @@ pub fn build_worker_pools(
     };
     check_scaling(prefill.as_ref(), &serving.scaling, ranks.0.max(ranks.1))?;
     let has_one_worker_kind = args.has_one_worker_kind();
-    let provenance = if has_one_worker_kind {
+    let (provenance, evidence) = if has_one_worker_kind {
         plain.step_times.warn_if_default_step_times();
-        plain.provenance
+        (plain.provenance, plain.evidence)
     } else {
-        let step_times = format!("several, by worker; {}", plain.provenance.step_times);
-        ResultProvenance { step_times, ..plain.provenance }
+        let provenance = provenance_of_several_kinds(plain.provenance, &gpu_names);
+        (provenance, Err("its workers differ, and servers of one kind were recorded"))
     };
     Ok(WorkerPools {
         prefill,
         serving,
         gpus,
+        gpu_names,
         ranks,
-        evidence: plain.evidence.filter(|_| has_one_worker_kind),
+        evidence,
         router: (router_name(args), args.router_config.clone()),
         seed: plain.seed,
         step_times: plain.step_times,
@@ -180,6 +191,19 @@ pub fn build_worker_pools(
         has_one_worker_kind,
         provenance,
     })
+}
+
+/// Returns the provenance of workers of several kinds; `common` is that of the common flags.
+fn provenance_of_several_kinds(
+    common: ResultProvenance,
+    gpu_names: &(Option<String>, Option<String>),
+) -> ResultProvenance {
+    let gpu = match gpu_names {
+        (Some(first), Some(second)) if first != second => Some(format!("{first}, {second}")),
+        _ => common.gpu,
+    };
+    let step_times = format!("several, by worker; {}", common.step_times);
+    ResultProvenance { step_times, gpu, ..common }
 }
 
 fn router_name(args: &PoolArgs) -> String {

@@ -384,6 +384,11 @@ pub const KNOWN_GPUS: &[Gpu] = &[
 ];
 
 impl Gpu {
+    /// Returns whether the GPU is AMD's, which Kubernetes counts by another name than NVIDIA's.
+    pub fn is_amd(&self) -> bool {
+        self.name.starts_with("MI")
+    }
+
     /// Returns whether the GPU is a data-center Blackwell (compute capability 10).
     pub fn is_data_center_blackwell(&self) -> bool {
         ["B200", "B300", "GB200", "GB300"].iter().any(|name| self.name.starts_with(name))
@@ -456,6 +461,13 @@ mod tests {
             assert_eq!(generation(name), 0, "{name}");
         }
         assert_eq!((generation("H20"), generation("GH200")), (3, 3));
+    }
+
+    #[test]
+    fn instinct_gpus_are_those_of_amd() {
+        let of_amd = KNOWN_GPUS.iter().filter(|gpu| gpu.is_amd()).map(|gpu| gpu.name);
+        assert_eq!(of_amd.collect::<Vec<_>>(), ["MI300X-192GB", "MI325X-256GB", "MI355X-288GB"]);
+        assert!(find_gpu("AMD Instinct MI300X").is_some_and(Gpu::is_amd));
     }
 
     #[test]

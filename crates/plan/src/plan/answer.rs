@@ -49,11 +49,9 @@ impl PlanReport {
     pub(super) fn best_deployment_summary_line(&self) -> Option<String> {
         let (row, found) = self.best_candidate_and_trial()?;
         let group = row.pools.as_ref()?;
-        let gpu = group.provenance.gpu.as_deref();
         let mut text = format!(
-            "Answer: {} {} in {}",
-            found.gpus,
-            gpu.unwrap_or("GPUs"),
+            "Answer: {} in {}",
+            super::worker_count::gpus_in_words(group, found.workers),
             found.workers.split_groups_into_workers(group).worker_count_in_words()
         );
         if !row.label.is_empty() {
@@ -69,6 +67,9 @@ impl PlanReport {
         let latencies = self.displayed_latencies(found);
         if !latencies.is_empty() {
             text.push_str(&format!("; {}", latencies.join(", ")));
+            if let Some(ms) = group.front_end_ms(&found.summary) {
+                text.push_str(&format!(" (without the API server, {ms:.1} ms or more)"));
+            }
         }
         if let Some(prices) = &self.prices {
             let cost = row.cost_of_trial(found).description(&prices.currency);

@@ -56,6 +56,16 @@ impl LatencyPercentileBound {
         format!("{} p{} ms", self.metric_label(), self.percent)
     }
 
+    /// Returns the percentile, from 0 to 100.
+    pub(super) fn percent(&self) -> f64 {
+        self.percent
+    }
+
+    /// Returns whether the samples are single gaps between tokens, not requests.
+    pub(super) fn is_of_single_gaps(&self) -> bool {
+        self.curve == "ITL"
+    }
+
     /// Returns the key of the bounded percentile in a report summary.
     pub(super) fn report_summary_key(&self) -> String {
         let metric = match self.curve {

@@ -5,6 +5,7 @@ use serde_json::{Map, json};
 use super::search::SimulatedDeploymentTrial;
 use vllm_sim_command_line::shell_quote;
 use vllm_sim_config::{FlagKind, all_effective_flags, is_vllm_serve_flag};
+use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_replay_cli::WorkerPools;
 
 /// Names of flags that the server commands omit: `--config`, because the other flags contain its
@@ -25,6 +26,11 @@ fn flag_argument(name: &str, value: &str) -> String {
     }
 }
 
+/// Returns whether the simulated engines are those of SGLang.
+pub(super) fn simulates_sglang(pools: &WorkerPools) -> bool {
+    matches!(pools.serving.engines.first(), Some(SchedulerSpec::Sglang(_)))
+}
+
 pub(super) struct DeploymentCommands<'a> {
     /// Flags of `serve` that the command line and `--config` files set.
     flags: &'a [(String, String)],
@@ -32,6 +38,8 @@ pub(super) struct DeploymentCommands<'a> {
     /// Number of prefill servers in the deployment, and number of all other servers.
     pub(super) servers: (u32, u32),
     ranks: u32,
+    /// Whether the simulated engines are those of SGLang.
+    is_sglang: bool,
     /// Name of the routing policy, and the router's settings from the command line.
     pub(super) router: &'a (String, Option<String>),
 }
@@ -47,6 +55,7 @@ impl<'a> DeploymentCommands<'a> {
             model,
             servers: trial.workers.prefill_and_other_workers(pools),
             ranks: pools.ranks.1,
+            is_sglang: simulates_sglang(pools),
             router: &pools.router,
         })
     }
@@ -88,8 +97,12 @@ impl<'a> DeploymentCommands<'a> {
         self.deployment_flags().find(|(name, _)| *name == flag_name).map(|(_, value)| value)
     }
 
-    /// Returns the `vllm serve` command of the deployment, with the number of servers.
-    pub(super) fn vllm_serve_command(&self) -> String {
+    /// Returns the `vllm serve` command of the deployment, with the number of servers; `None` if
+    /// the simulated engines are those of SGLang.
+    pub(super) fn vllm_serve_command(&self) -> Option<String> {
+        if self.is_sglang {
+            return None;
+        }
         let command = format!(
             "vllm serve {}{}",
             shell_quote(self.model),
@@ -99,12 +112,12 @@ impl<'a> DeploymentCommands<'a> {
             1 => "once".to_owned(),
             n => format!("{n} times"),
         };
-        match self.servers {
+        Some(match self.servers {
             (0, servers) => format!("{} {command}", times(servers)),
             (prefill, decode) => {
                 format!("{} for prefill and {} for decode {command}", times(prefill), times(decode))
             }
-        }
+        })
     }
 
     /// Returns the `vllm-sim serve` commands that simulate the deployment.

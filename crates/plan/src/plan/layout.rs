@@ -235,6 +235,7 @@ mod tests {
 
     use super::*;
     use crate::plan::Args;
+    use crate::plan::prices::HourlyGpuPrices;
     use vllm_sim_engine::sched::SchedulerSpec;
     use vllm_sim_replay::{PoolSpec, RouterConfig};
     use vllm_sim_replay_cli::{ResultProvenance, StepTimeSettingSource, WorkerPools};
@@ -252,7 +253,8 @@ mod tests {
                 serving: PoolSpec::new(engine, 1, RouterConfig::RoundRobin),
                 gpus: (1, 1),
                 ranks: (1, 1),
-                evidence: None,
+                gpu_names: (None, None),
+                evidence: Err("a test"),
                 router: (String::new(), None),
                 seed: 0,
                 step_times: StepTimeSettingSource::Configured,
@@ -260,7 +262,7 @@ mod tests {
                 has_one_worker_kind: true,
                 provenance: ResultProvenance::default(),
             }),
-            price: 1.0,
+            prices: HourlyGpuPrices::COUNTED,
         }
     }
 

@@ -6,7 +6,28 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use serde::Deserialize;
 
+use super::worker_count::{WorkerCountByKind, gpus_by_pool};
 use vllm_sim_command_line::refuse;
+use vllm_sim_replay_cli::WorkerPools;
+
+/// Prices of an hour of a GPU of the prefill workers, and of a GPU of all other workers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct HourlyGpuPrices {
+    prefill: f64,
+    serving: f64,
+}
+
+impl HourlyGpuPrices {
+    /// A price of 1 for each GPU, so that the cost of a deployment is its number of GPUs.
+    pub(super) const COUNTED: Self = Self { prefill: 1.0, serving: 1.0 };
+
+    /// Returns the cost of an hour of the workers; `group` has the engines of one worker or of one
+    /// prefill/decode group.
+    pub(super) fn cost_per_hour(self, group: &WorkerPools, workers: WorkerCountByKind) -> f64 {
+        let (prefill, serving) = gpus_by_pool(group, workers);
+        self.prefill * f64::from(prefill) + self.serving * f64::from(serving)
+    }
+}
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -35,13 +56,24 @@ impl GpuPrices {
         Ok(prices)
     }
 
-    /// Returns the price of an hour of the GPU `gpu`.
+    /// Returns the prices of the GPUs of a deployment.
     ///
     /// # Errors
-    /// Returns a usage error with the known GPUs if the file has no price for this one.
-    pub(super) fn hourly_price_of(&self, gpu: Option<&str>) -> Result<f64> {
+    /// Returns a usage error for workers without `--gpu`, and one with the known GPUs if the file
+    /// has no price for one.
+    pub(super) fn hourly_prices_of(&self, pools: &WorkerPools) -> Result<HourlyGpuPrices> {
+        let (prefill, serving) = &pools.gpu_names;
+        let serving = self.hourly_price_of(serving.as_deref())?;
+        let prefill = match pools.prefill {
+            Some(_) => self.hourly_price_of(prefill.as_deref())?,
+            None => serving,
+        };
+        Ok(HourlyGpuPrices { prefill, serving })
+    }
+
+    fn hourly_price_of(&self, gpu: Option<&str>) -> Result<f64> {
         let Some(gpu) = gpu else {
-            refuse!("--prices needs --gpu");
+            refuse!("--prices needs --gpu for all workers");
         };
         let mut known = self.gpu_hour.iter();
         match known.find(|(name, _)| name.eq_ignore_ascii_case(gpu)) {

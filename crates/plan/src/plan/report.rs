@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 use super::answer::DeploymentCost;
 use super::context::context_notes;
 use super::deploy::DeploymentCommands;
-use super::prices::GpuPrices;
+use super::prices::{GpuPrices, HourlyGpuPrices};
 use super::search::{
     CandidateSearchResult, DeploymentCandidate, PlanRequirements, SimulatedDeploymentTrial,
     TrialRunner,
@@ -42,7 +42,7 @@ pub(super) struct PlanReport {
 pub(super) struct DeploymentCandidateRow {
     pub(super) label: String,
     values: Vec<String>,
-    price: f64,
+    prices: HourlyGpuPrices,
     /// Whether the search chose separate workers for prefill and decode.
     pub(super) split: bool,
     /// Engines of one worker, or of one group of prefill and decode workers.
@@ -64,27 +64,30 @@ impl DeploymentCandidateRow {
         Self {
             label: label.trim_start().to_owned(),
             values: candidate.values.clone(),
-            price: candidate.price,
+            prices: candidate.prices,
             split,
             pools: candidate.pools.as_ref().ok().cloned(),
             answer,
         }
     }
 
-    /// Returns the known prediction errors of a run, for its ratio of cached prompt tokens.
-    fn prediction_accuracy(
+    /// Returns the known prediction errors of a run, for its ratio of cached prompt tokens, or the
+    /// reason why none are known.
+    pub(super) fn prediction_accuracy(
         &self,
         trial: &SimulatedDeploymentTrial,
-    ) -> Option<&KnownPredictionErrors> {
-        let known = self.pools.as_ref()?.evidence.as_ref()?;
-        Some(known.known_errors_for_prompts(PromptCacheUse::from_reused_prompt_ratio(
+    ) -> Result<&KnownPredictionErrors, &'static str> {
+        let pools = self.pools.as_ref().ok_or("the model does not fit")?;
+        let known = pools.evidence.as_ref().map_err(|why| *why)?;
+        Ok(known.known_errors_for_prompts(PromptCacheUse::from_reused_prompt_ratio(
             trial.report_summary_number("prefix_cache_reused_ratio"),
         )))
     }
 
     /// Returns the cost per hour of a run's deployment, in the currency of the prices.
     pub(super) fn cost_per_hour(&self, trial: &SimulatedDeploymentTrial) -> f64 {
-        self.price * f64::from(trial.gpus)
+        let pools = self.pools.as_ref();
+        pools.map_or(0.0, |pools| self.prices.cost_per_hour(pools, trial.workers))
     }
 
     pub(super) fn cost_of_trial(&self, trial: &SimulatedDeploymentTrial) -> DeploymentCost {
@@ -121,9 +124,13 @@ impl PlanReport {
         };
         let (candidates, rows): (Vec<&DeploymentCandidate>, Vec<DeploymentCandidateRow>) =
             answers.map(row).unzip();
-        let origin = ResultProvenance::combine_provenances(candidates.iter().map(|candidate| {
-            candidate.pools.as_ref().map_or_else(|misfit| &misfit.provenance, |it| &it.provenance)
-        }));
+        let mut origin =
+            ResultProvenance::combine_provenances(candidates.iter().map(|candidate| {
+                candidate
+                    .pools
+                    .as_ref()
+                    .map_or_else(|misfit| &misfit.provenance, |it| &it.provenance)
+            }));
         let costs = |at: &usize| {
             let row = &rows[*at];
             let found = row.answer.found.as_ref();
@@ -135,6 +142,8 @@ impl PlanReport {
         order.sort_by(|a, b| costs(a).total_cmp(&costs(b)));
         let cheapest = order.first().and_then(|&at| {
             let found = rows[at].answer.found.as_ref()?;
+            let pools = rows[at].pools.as_ref();
+            origin.not_included = pools.and_then(|pools| pools.front_end_note(&found.summary));
             Some((candidates[at], found.workers))
         });
         let outlook = match cheapest {
@@ -251,6 +260,7 @@ impl PlanReport {
             let row = &self.rows[at];
             let mut cells = row.values.clone();
             let Some(trial) = &row.answer.found else {
+                cells.push(if row.split { "–+–" } else { "–" }.to_owned());
                 cells.resize(head.len(), "–".to_owned());
                 return cells;
             };
@@ -277,7 +287,7 @@ impl PlanReport {
             cells.push(format!("{:.1}", tokens_per_second_per_user(trial)));
             cells.push(format!("{:.1}", tokens_per_second_per_gpu(trial)));
             let evidence = row.prediction_accuracy(trial);
-            cells.push(evidence.map_or_else(|| "none".to_owned(), |known| known.short.clone()));
+            cells.push(evidence.map_or_else(|_| "none".to_owned(), |known| known.short.clone()));
             cells
         });
         let rows = rows.collect();
@@ -304,11 +314,8 @@ impl PlanReport {
         }
         match self.best_candidate_and_trial() {
             None => notes.push(format!(
-                "no deployment of up to {} GPUs{} {}",
-                self.question.max_gpus,
-                self.question
-                    .max_cost
-                    .map_or_else(String::new, |cost| format!(" and {cost} {}", self.cost_unit())),
+                "no deployment of {} {}",
+                self.search_limits(),
                 match goal.strip_suffix(" good") {
                     Some(share) => format!("makes {share} good"),
                     None => "keeps every --bound".to_owned(),
@@ -340,7 +347,12 @@ impl PlanReport {
         notes.extend(self.transfer_note());
         notes.extend(self.best_context_notes());
         if let Some(deployed) = self.best_deployment_commands() {
-            notes.push(format!("to deploy: {}", deployed.vllm_serve_command()));
+            notes.push(match deployed.vllm_serve_command() {
+                Some(command) => format!("to deploy: {command}"),
+                None => "to deploy: with SGLang, whose flags have other names; plan writes \
+                         commands and files for vLLM"
+                    .to_owned(),
+            });
             notes.extend(deployed.router_description().map(|router| format!("router: {router}")));
             notes.push(format!("to rehearse: {}", deployed.simulation_commands()));
             let files = deployed.local_file_flags();
@@ -349,8 +361,18 @@ impl PlanReport {
                 notes.push(format!("these flags name files on this machine: {files}"));
             }
         }
-        notes.extend(self.evidence_note());
+        notes.extend(self.reliability_notes());
         notes
+    }
+
+    /// Describes the deployments that the search may use, such as `up to 64 GPUs`.
+    fn search_limits(&self) -> String {
+        if let Some(workers) = self.question.fixed_workers {
+            return WorkerCountByKind::Groups(workers).worker_count_in_words();
+        }
+        let cost = |cost| format!(" and {cost} {}", self.cost_unit());
+        let cost = self.question.max_cost.map_or_else(String::new, cost);
+        format!("up to {} GPUs{cost}", self.question.max_gpus)
     }
 
     fn next_best_note(&self, cheapest: f64) -> Option<String> {
@@ -409,16 +431,6 @@ impl PlanReport {
         DeploymentCommands::new(row.pools.as_ref()?, best)
     }
 
-    fn evidence_note(&self) -> Option<String> {
-        let (row, best) = self.best_candidate_and_trial()?;
-        match row.prediction_accuracy(best) {
-            Some(known) => Some(format!("evidence: {known}")),
-            None => {
-                Some("evidence: none, because its step times are not from the roofline".to_owned())
-            }
-        }
-    }
-
     pub(super) fn simulator_chart_helm_values(&self) -> Option<String> {
         self.best_deployment_commands()?.simulator_chart_helm_values()
     }
@@ -453,6 +465,7 @@ impl PlanReport {
                 "cost_per_million_tokens": cost.as_ref().map(|cost| cost.per_million),
                 "traffic": trial.traffic,
                 "missed": trial.missed,
+                "untested_queue": trial.untested_queue,
                 "stopped": trial.stopped,
                 "attainment": (!trial.stopped).then_some(trial.attainment),
                 "output_tokens_per_s_per_user": tokens_per_second_per_user(trial),
@@ -471,7 +484,7 @@ impl PlanReport {
                 "disaggregated": row.split,
                 "found": row.answer.found.as_ref().map(|found| trial(row, found)),
                 "error": row.answer.why,
-                "evidence": row.answer.found.as_ref().and_then(|found| row.prediction_accuracy(found)).map(
+                "evidence": row.answer.found.as_ref().and_then(|found| row.prediction_accuracy(found).ok()).map(
                     |known| json!({"recorded": known.recorded, "errors": known.errors}),
                 ),
                 "trials": trials.collect::<Vec<_>>(),
@@ -498,7 +511,7 @@ impl PlanReport {
                 "most_traffic": outlook.room,
                 "most_traffic_is_lower_bound": outlook.room >= Some(MAX_ROOM_FACTOR),
             })),
-            "deploy": deployed.as_ref().map(DeploymentCommands::vllm_serve_command),
+            "deploy": deployed.as_ref().and_then(DeploymentCommands::vllm_serve_command),
             "router": deployed.as_ref().and_then(DeploymentCommands::router_description),
             "rehearse": deployed.as_ref().map(DeploymentCommands::simulation_commands),
         })

@@ -1,5 +1,6 @@
 //! Searches the fewest workers, or the highest traffic, of one flag combination by simulated runs.
 
+mod queue;
 mod split;
 
 use std::ops::ControlFlow;
@@ -17,6 +18,7 @@ use super::bound::LatencyPercentileBound;
 use super::context::ContextRefusals;
 use super::idle_worker;
 use super::layout::ParallelLayout;
+use super::prices::HourlyGpuPrices;
 use super::worker_count::{WorkerCountByKind, gpus_of_workers, repeat_worker_pools};
 use crate::trend::LatencyTrend;
 use vllm_sim_command_line::progress::is_job_stop_requested;
@@ -51,7 +53,14 @@ pub(super) struct PlanRequirements {
     #[arg(long = "bound", value_name = "BOUND", help_heading = "Plan")]
     pub(super) bounds: Vec<LatencyPercentileBound>,
     /// Find the highest traffic that this number of workers serves, instead of the fewest workers.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536), help_heading = "Plan")]
+    /// It sets GPUs and cost, so --max-gpus and --max-cost are refused.
+    #[arg(
+        long,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=65_536),
+        conflicts_with_all = ["max_gpus", "max_cost"],
+        help_heading = "Plan"
+    )]
     pub(super) fixed_workers: Option<u32>,
 }
 
@@ -64,7 +73,7 @@ pub(super) struct DeploymentCandidate {
     pub(super) report: ReportArgs,
     /// Engines of one worker or one prefill/decode group; `Err` if the model does not fit.
     pub(super) pools: Result<WorkerPools, WeightsDoNotFitError>,
-    pub(super) price: f64,
+    pub(super) prices: HourlyGpuPrices,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -83,6 +92,8 @@ pub(super) struct SimulatedDeploymentTrial {
     /// Reasons why the run does not meet the requirements, except that too few requests were within
     /// their latency bounds.
     pub(super) missed: Vec<String>,
+    /// Reason why the run does not show whether the queue grows, if it does not.
+    pub(super) untested_queue: Option<String>,
     /// Whether the run was stopped early because too many requests had missed their bounds.
     ///
     /// Attainment and summary then cover only the simulated part.
@@ -141,7 +152,7 @@ pub(super) fn search_deployment_candidate(
         let (gpus, most) = (one, question.max_gpus);
         let why = match question.max_cost {
             Some(cost) if gpus <= most => {
-                let each = candidate.price * f64::from(gpus);
+                let each = runner.cost_of_one_group();
                 format!("one worker costs {each:.2}, --max-cost is {cost}")
             }
             _ => format!("one worker takes {gpus} GPUs, --max-gpus is {most}"),
@@ -229,15 +240,28 @@ impl<'c> TrialRunner<'c> {
         question: &'c PlanRequirements,
     ) -> Result<Self, &'c WeightsDoNotFitError> {
         let pools = candidate.pools.as_ref()?;
-        let by_cost =
-            question.max_cost.map_or(u32::MAX, |cost| affordable_units(cost, candidate.price));
-        Ok(Self {
-            candidate,
-            pools,
-            question,
-            most_gpus: question.max_gpus.min(by_cost),
-            trials: Vec::new(),
-        })
+        let most_gpus = question.max_gpus;
+        let mut runner = Self { candidate, pools, question, most_gpus, trials: Vec::new() };
+        if let Some(cost) = question.max_cost {
+            runner.most_gpus = most_gpus.min(runner.affordable_gpus(cost));
+        }
+        Ok(runner)
+    }
+
+    /// Returns the cost per hour of one worker, or of one prefill/decode group.
+    fn cost_of_one_group(&self) -> f64 {
+        self.candidate.prices.cost_per_hour(self.pools, WorkerCountByKind::Groups(1))
+    }
+
+    /// Returns the maximum number of GPUs with a cost per hour of at most `cost`.
+    fn affordable_gpus(&self, cost: f64) -> u32 {
+        let gpus = gpus_of_workers(self.pools, WorkerCountByKind::Groups(1)).max(1);
+        let each = self.cost_of_one_group();
+        match self.candidate.layout.is_some_and(|layout| layout.split) {
+            // Prefill and decode workers have the same GPU, and their numbers are independent.
+            true => affordable_units(cost, each / f64::from(gpus)),
+            false => affordable_units(cost, each).saturating_mul(gpus),
+        }
     }
 
     /// Returns the reason why no number of workers can keep the latency bounds, if that is certain
@@ -411,16 +435,19 @@ impl<'c> TrialRunner<'c> {
         let bounds = self.question.bounds.iter().filter(|_| !stopped);
         let mut missed: Vec<String> =
             bounds.filter_map(|bound| bound.missed_bound_message(&report)).collect();
+        let mut untested_queue = None;
         if stopped {
             missed.push(format!(
                 "stopped after {} requests that are not good, which is too many",
                 tracker.bad
             ));
-        } else if let Some(growth) = trend.latency_growth_seconds().filter(|_| is_open) {
-            missed.push(format!(
-                "the queue grows: requests of the last quarter take {growth:.2} s longer than \
-                 those of the second"
-            ));
+        } else if is_open {
+            use crate::trend::QueueGrowth;
+            match self.queue_growth(trend, &pools, &workload)? {
+                QueueGrowth::None => {}
+                QueueGrowth::Grows(growth) => missed.push(format!("the queue grows: {growth}")),
+                QueueGrowth::Untested(why) => untested_queue = Some(why),
+            }
         }
         let mut summary = report.summary.clone();
         for bound in &self.question.bounds {
@@ -441,6 +468,7 @@ impl<'c> TrialRunner<'c> {
                 false => completed / report.summary_number("num_requests").max(1.0),
             },
             missed,
+            untested_queue,
             stopped,
             summary,
         };

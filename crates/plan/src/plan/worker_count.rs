@@ -79,12 +79,29 @@ impl WorkerCountByKind {
 
 /// Returns the number of GPUs of a number of workers or prefill/decode groups.
 pub(super) fn gpus_of_workers(pools: &WorkerPools, workers: WorkerCountByKind) -> u32 {
+    let (prefill, serving) = gpus_by_pool(pools, workers);
+    prefill.saturating_add(serving)
+}
+
+/// Returns the numbers and names of the GPUs in words, such as `2 H100`.
+pub(super) fn gpus_in_words(pools: &WorkerPools, workers: WorkerCountByKind) -> String {
+    let (prefill, serving) = gpus_by_pool(pools, workers);
+    let (first, second) = &pools.gpu_names;
+    let shown =
+        |gpus: u32, name: &Option<String>| format!("{gpus} {}", name.as_deref().unwrap_or("GPUs"));
+    match prefill > 0 && first != second {
+        true => format!("{} and {}", shown(prefill, first), shown(serving, second)),
+        false => shown(prefill.saturating_add(serving), second),
+    }
+}
+
+/// Returns the numbers of GPUs of the prefill workers and of all other workers.
+pub(super) fn gpus_by_pool(pools: &WorkerPools, workers: WorkerCountByKind) -> (u32, u32) {
     let (prefill, serving) = workers.prefill_and_other_workers(pools);
     let of = |workers: u32, ranks: u32, gpus: u32| {
         workers.saturating_mul(ranks.max(1)).saturating_mul(gpus)
     };
-    let prefill = of(prefill, pools.ranks.0, pools.gpus.0);
-    prefill.saturating_add(of(serving, pools.ranks.1, pools.gpus.1))
+    (of(prefill, pools.ranks.0, pools.gpus.0), of(serving, pools.ranks.1, pools.gpus.1))
 }
 
 /// Returns the worker pools for a number of workers, by repeating the engines of the smallest
