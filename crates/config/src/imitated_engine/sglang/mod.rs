@@ -459,12 +459,14 @@ fn set_sglang_flag_defaults(settings: &mut ConfigLayer) {
         let source = FlagValueSource::Derived;
         settings.set_if_unset(&kv::NUM_GPU_BLOCKS_OVERRIDE, &blocks, source);
     }
-    let defaults: [(&FlagSpec, &str); 10] = [
+    let defaults: [(&FlagSpec, &str); 11] = [
         (&model::COMPAT, "sglang"),
         (&engine::SCHEDULER, "sglang"),
         (&kv::BLOCK_SIZE, "1"),
         (&server::HOST, "127.0.0.1"),
         (&server::PORT, "30000"),
+        // SGLang waits without a bound.
+        (&server::SHUTDOWN_TIMEOUT, "24h"),
         (&flags::api::ALLOW_RUNTIME_LORA_UPDATING, "true"),
         (&server::ALLOWED_ORIGINS, "[\"*\"]"),
         (&server::ALLOW_CREDENTIALS, "true"),
