@@ -183,6 +183,7 @@ struct Translator<'a> {
     at: usize,
     out: Vec<String>,
     without_effect: Vec<String>,
+    typed_names: Vec<(&'static str, &'static str)>,
     has_metrics: bool,
     is_decode: bool,
     decode_has_radix_cache: bool,
@@ -252,6 +253,8 @@ impl<'a> Translator<'a> {
         if flag.arity != Arity::Switch && values.is_empty() {
             bail!("--{} needs a value", flag.name);
         }
+        let names = RENAMED_FLAGS.iter().filter(|(name, _)| *name == flag.name);
+        self.typed_names.extend(names.map(|(name, ours)| (*ours, *name)));
         if flag.name == "page-size" {
             self.page_size = Some(read_count(flag.name, values[0])?);
         }
@@ -286,8 +289,10 @@ impl<'a> Translator<'a> {
                 "--enable-auto-tool-choice".to_owned(),
             ],
             "chunked-prefill-size" => {
-                // -1 computes every prompt in one pass.
-                let size = if value == "-1" { "16777216" } else { value };
+                // Without a positive size, SGLang computes every prompt in one pass.
+                let is_off = value.parse::<i64>().is_ok_and(|size| size <= 0);
+                let size = if is_off { "16777216" } else { value };
+                self.typed_names.push(("sglang-chunked-prefill-size", "chunked-prefill-size"));
                 vec!["--sglang-chunked-prefill-size".to_owned(), size.to_owned()]
             }
             "schedule-policy" => {
@@ -377,7 +382,7 @@ impl<'a> Translator<'a> {
             true => Vec::new(),
             false => vec![format!("{named}: no effect here")],
         };
-        Ok(TranslatedCommandLine { words: self.out, warnings })
+        Ok(TranslatedCommandLine { words: self.out, warnings, typed_names: self.typed_names })
     }
 }
 
