@@ -41,6 +41,10 @@ pub fn run_cli(args: &[String], env: &dyn Fn(&str) -> Option<String>) -> ExitCod
             for warning in &loaded.warnings {
                 tracing::warn!("{warning}");
             }
+            if let Some(warning) = loaded.hidden_secrets_warning() {
+                tracing::warn!("{warning}");
+                return print_to_stdout(&format!("# {warning}\n{}", loaded.to_config_yaml()));
+            }
             print_to_stdout(&loaded.to_config_yaml())
         }
         Ok(ParsedCommand::Version(text) | ParsedCommand::Help(text)) => print_to_stdout(&text),

@@ -122,10 +122,21 @@ async fn tls_handshake(
 ) -> Option<Box<TlsStream<TcpStream>>> {
     match tokio::time::timeout(within * 2, tls.accept(stream)).await {
         Ok(Ok(stream)) => return Some(Box::new(stream)),
-        Ok(Err(error)) => tracing::debug!(%error, "TLS handshake failed"),
+        Ok(Err(error)) => log_failed_handshake(&error),
         Err(_) => tracing::debug!("TLS handshake took too long"),
     }
     None
+}
+
+/// Logs why a TLS handshake failed; a refused client certificate is a warning.
+fn log_failed_handshake(error: &io::Error) {
+    let cause = error.get_ref().and_then(|cause| cause.downcast_ref::<rustls::Error>());
+    match cause {
+        Some(rustls::Error::InvalidCertificate(_)) => {
+            tracing::warn!(%error, "TLS: client certificate refused");
+        }
+        _ => tracing::debug!(%error, "TLS handshake failed"),
+    }
 }
 
 /// Detects the protocol of a connection, HTTP/1.1 or HTTP/2, by peeking at its first bytes.
@@ -251,7 +262,7 @@ impl ListeningSockets {
     pub(super) async fn bind_http_and_grpc(config: &Config) -> Result<Self, StartError> {
         let http = ListeningSocket::bind_http_socket(config).await?;
         let grpc = match config.server.grpc_port {
-            Some(port) => Some(ListeningSocket::bind_tcp(config, port).await?),
+            Some(port) => Some(ListeningSocket::bind_tcp(config, port, " (--grpc-port)").await?),
             None => None,
         };
         Ok(Self { http, grpc })
@@ -281,12 +292,13 @@ impl ListeningSocket {
             }
             return UnixListener::bind(path).map(Self::Unix).map_err(listen);
         }
-        Self::bind_tcp(config, config.server.port).await
+        Self::bind_tcp(config, config.server.port, "").await
     }
 
-    async fn bind_tcp(config: &Config, port: u16) -> Result<Self, StartError> {
+    /// Listens on a port of the configured host; errors show `flag` behind the address.
+    async fn bind_tcp(config: &Config, port: u16, flag: &str) -> Result<Self, StartError> {
         let host = config.server.host.as_deref().unwrap_or("0.0.0.0");
-        let failed = |why| StartError::Listen { address: format!("{host}:{port}"), why };
+        let failed = |why| StartError::Listen { address: format!("{host}:{port}{flag}"), why };
         let addresses = tokio::net::lookup_host((host, port)).await.map_err(failed)?;
         let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, "no such host");
         for address in addresses {

@@ -91,6 +91,10 @@ impl EngineBackend {
             &observers,
             (inputs.observer, ranks),
         )?;
+        if let Some(own) = metrics.imitated() {
+            let pages = live.iter().map(|engine| engine.stats().total_blocks);
+            pages.enumerate().for_each(|(rank, pages)| own.set_kv_cache_pages(rank, pages));
+        }
         let mut generator = build_generator(config, inputs.texts, seed);
         if inputs.has_reasoning {
             generator = generator.with_reasoning_in_replies();

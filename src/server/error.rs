@@ -86,10 +86,15 @@ pub(super) fn invalid_file_error(
 }
 
 /// Returns the remedy for an address that cannot be bound because its port is in use.
-fn port_in_use_hint(address: &str, why: &io::Error) -> &'static str {
-    let is_path = address.contains('/');
-    match why.kind() {
-        io::ErrorKind::AddrInUse if !is_path => "; name another --port, or --port 0 for a free one",
-        _ => "",
+///
+/// An address ends with the flag of its port in parentheses, except that of `--port`.
+fn port_in_use_hint(address: &str, why: &io::Error) -> String {
+    let flag = address.split_once(" (--").map(|(_, flag)| flag.trim_end_matches(')'));
+    match (why.kind(), flag) {
+        (io::ErrorKind::AddrInUse, Some(flag)) => format!("; name another --{flag}"),
+        (io::ErrorKind::AddrInUse, None) if !address.contains('/') => {
+            "; name another --port, or --port 0 for a free one".to_owned()
+        }
+        _ => String::new(),
     }
 }

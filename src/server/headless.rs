@@ -21,7 +21,7 @@ use super::{
 use vllm_sim_config::LoadedConfig;
 #[cfg(feature = "zmq")]
 use {
-    vllm_sim_config::Config,
+    vllm_sim_config::{Config, DataParallelLoadBalancing, MetricsCompat},
     vllm_sim_engine::driver::LiveRankGroup,
     vllm_sim_engine::latency::ModelShape,
     vllm_sim_engine_core::{
@@ -75,6 +75,7 @@ impl HeadlessEngines {
             let flags = flags.join(" ");
             tracing::warn!(flags, "flags without effect behind vLLM's API server");
         }
+        warn_of_headless_settings(&config).await;
         let replies = replies::read_scripted_replies(&config)?;
         replies::check_api_server_reply_rules(&config, replies.as_deref())?;
         let thoughts = reasoning_markers(&config, &texts);
@@ -335,6 +336,7 @@ fn reasoning_markers(config: &Config, texts: &SharedServerAssets) -> Option<Reas
 const HTTP_ONLY_FLAGS: &[&str] = &[
     "admin-api-key",
     "allow-credentials",
+    "allow-runtime-lora-updating",
     "allowed-headers",
     "allowed-hosts",
     "allowed-methods",
@@ -343,7 +345,14 @@ const HTTP_ONLY_FLAGS: &[&str] = &[
     "dashboard-control",
     "dashboard-peers",
     "dev-mode",
+    "disable-access-log-for-endpoints",
+    "disable-fastapi-docs",
+    "disable-uvicorn-access-log",
+    "enable-log-outputs",
+    "enable-log-requests",
     "enable-request-id-headers",
+    "enable-server-load-tracking",
+    "enable-ssl-refresh",
     "fake-metrics",
     "fake-metrics-refresh-interval",
     "grpc",
@@ -354,6 +363,8 @@ const HTTP_ONLY_FLAGS: &[&str] = &[
     "kv-transfer-config",
     "legacy-metrics",
     "log-http",
+    "lora-modules",
+    "lora-resolver-cache-dir",
     "max-request-body-size-mb",
     "max-tool-call-array-param-length",
     "min-tool-call-array-param-length",
@@ -362,10 +373,13 @@ const HTTP_ONLY_FLAGS: &[&str] = &[
     "replicas",
     "request-history",
     "request-history-bodies",
+    "responses-store",
     "retry-after",
     "root-path",
     "self-signed-certs",
     "sse-keep-alive-interval",
+    "ssl-ca-certs",
+    "ssl-cert-reqs",
     "ssl-certfile",
     "ssl-keyfile",
     "stale-metrics",
@@ -380,10 +394,29 @@ const HTTP_ONLY_FLAGS: &[&str] = &[
     "uds",
 ];
 
-/// Returns the flags of [`HTTP_ONLY_FLAGS`] that were explicitly set.
+/// Returns the flags of [`HTTP_ONLY_FLAGS`] that were explicitly set, also those with secrets.
 #[cfg(feature = "zmq")]
 fn set_http_only_flags(loaded: &LoadedConfig) -> Vec<String> {
-    let chosen = loaded.explicit_settings_to_admin_json();
-    let given = HTTP_ONLY_FLAGS.iter().filter(|flag| chosen.contains_key(**flag));
-    given.map(|flag| format!("--{flag}")).collect()
+    let chosen = loaded.resolved_flags.iter().filter(|flag| flag.is_set_by_user());
+    let given = chosen.filter(|flag| HTTP_ONLY_FLAGS.contains(&flag.name));
+    given.map(|flag| format!("--{}", flag.name)).collect()
+}
+
+/// Warns of settings that vLLM's headless mode does not know, and of an API server's host without
+/// address.
+#[cfg(feature = "zmq")]
+async fn warn_of_headless_settings(config: &Config) {
+    let parallel = &config.engine.parallel;
+    if config.model.compat == MetricsCompat::Sglang {
+        tracing::warn!(
+            "--headless: SGLang has no such mode; the engine joins an API server of vLLM"
+        );
+    }
+    if parallel.balance == DataParallelLoadBalancing::Hybrid {
+        tracing::warn!("data_parallel_hybrid_lb is not applicable in headless mode");
+    }
+    let address = (parallel.address.as_str(), parallel.rpc_port);
+    if let Err(error) = tokio::net::lookup_host(address).await {
+        tracing::warn!(%error, "--data-parallel-address {}: the name has no address", address.0);
+    }
 }

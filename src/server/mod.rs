@@ -211,14 +211,22 @@ impl SimulatorServer {
     ///
     /// `/health` returns 503 and no new requests are accepted. Running requests may end within the
     /// shutdown timeout and are then aborted. Connections close after their current response; with
-    /// llm-d they stay open until the end.
+    /// llm-d they stay open until the end. SGLang's server also takes new requests until no request
+    /// runs.
+    ///
+    /// **Source:** SGLang 0.5.23 `srt/managers/tokenizer_manager.py`, `sigterm_watchdog`.
     pub async fn shut_down_server(mut self) {
-        self.app.begin_shutdown();
         let availability = self.app.availability_sender();
-        if self.config.model.compat != MetricsCompat::Llmd {
-            availability.send_modify(|availability| availability.leaving = true);
+        match self.config.model.compat {
+            MetricsCompat::Sglang => self.app.fail_health_checks(),
+            MetricsCompat::Llmd => self.app.begin_shutdown(),
+            MetricsCompat::Vllm => {
+                self.app.begin_shutdown();
+                availability.send_modify(|availability| availability.leaving = true);
+            }
         }
         self.backend.drain_running_requests(self.shutdown_timeout).await;
+        self.app.begin_shutdown();
         availability.send_modify(|availability| availability.stopping = true);
         let ended = async {
             availability.closed().await;

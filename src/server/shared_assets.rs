@@ -98,6 +98,9 @@ fn open_dataset(
         in_memory = config.in_memory,
         "dataset"
     );
+    if dataset.is_empty() {
+        tracing::warn!("the dataset has no reply: replies are built-in sentences");
+    }
     if config.replay_timing && !dataset.has_token_times() {
         tracing::warn!(
             "--replay-timing: `vllm-sim record` did not write this dataset, so it has no times"

@@ -18,6 +18,16 @@ fn fault(kind: &str, param: Option<&str>, message: &str) -> Value {
     json!({"error": {"message": message, "type": kind, "param": param, "code": 400}})
 }
 
+/// The simulated tokenizer has no vocabulary that could be counted.
+#[tokio::test]
+async fn all_log_probabilities_are_named_as_they_were_requested() {
+    let flags = ["--model", "demo", "--force-dummy-tokenizer"];
+    let sim = Sim::start(vllm_sim_config::CliMode::Vllm, &flags).await;
+    let message = "Requested sample logprobs of -1, which is greater than max allowed: 20 (parameter=logprobs, value=-1)";
+    let cases = [(json!({"logprobs": -1}), BAD, Some("logprobs"), message)];
+    check(&sim, COMPLETION, &json!({"prompt": "a"}), &cases).await;
+}
+
 async fn check(sim: &Sim, path: &str, base: &Value, cases: &[Case]) {
     let mut wrong = Vec::new();
     for (more, kind, param, message) in cases {

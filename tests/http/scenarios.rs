@@ -136,7 +136,7 @@ async fn an_invalid_scenario_changes_nothing() {
     let cases = [
         (json!({"phases": []}), "'phases' must be a list"),
         (
-            json!({"phases": [{"name": "a"}, {"name": "b", "set": {"port": 1}}]}),
+            json!({"phases": [{"name": "a", "for": "1s"}, {"name": "b", "set": {"port": 1}}]}),
             "phases[1] \"b\": field 'port' is not admin-configurable",
         ),
         (

@@ -347,6 +347,40 @@ async fn metrics_are_those_of_sglang() {
     assert!(page.contains(all), "{page}");
 }
 
+/// A picker reads the size of the cache of a pod without requests.
+#[tokio::test]
+async fn the_size_of_the_cache_is_shown_from_the_start() {
+    let sim = Sim::sglang(&["--enable-metrics", "--dp-size", "2", "--page-size", "4"]).await;
+    assert_eq!(sim.metric("sglang:max_total_num_tokens").await, 2.0 * 262_144.0);
+    assert_eq!(sim.metric("sglang:num_pages").await, 2.0 * 65_536.0);
+}
+
+/// SGLang waits for its requests after SIGTERM, and takes new ones meanwhile.
+#[tokio::test]
+async fn shutdown_waits_for_all_requests() {
+    let sim = Sim::sglang(&["--inter-token-latency", "100ms"]).await;
+    let body = |tokens: u32| {
+        let sampling = json!({"max_new_tokens": tokens, "ignore_eos": true});
+        let body = json!({"text": "x", "sampling_params": sampling});
+        post("/generate", &[], body.to_string().as_bytes())
+    };
+    let mut running = sim.connect().await;
+    running.send(&body(20)).await;
+    assert!(runs(&sim, 1).await);
+    let mut probe = sim.connect().await;
+    let stop = tokio::spawn(sim.server.shut_down_server());
+    let fails = eventually(async || {
+        probe.send(b"GET /health HTTP/1.1\r\nhost: sim\r\n\r\n").await;
+        probe.answer().await.status == 503
+    });
+    assert!(fails.await, "it is still healthy");
+    probe.send(&body(1)).await;
+    assert_eq!(probe.answer().await.status, 200);
+    let reason = running.answer().await.json()["meta_info"]["finish_reason"].clone();
+    assert_eq!(reason["type"], "length");
+    stop.await.unwrap();
+}
+
 #[tokio::test]
 async fn aborted_requests_are_counted() {
     let (sim, mut long) = busy(&["--enable-metrics"]).await;

@@ -177,6 +177,7 @@ async fn client_certificates_are_verified() {
     let (cert, key) = write(folder.path(), "server", &servers.sign("sim.test"));
     let ca = folder.path().join("ca.crt").display().to_string();
     std::fs::write(&ca, clients.0.pem()).unwrap();
+    let mut log = Log::new();
     let known = clients.sign("client.test");
     let stranger = Authority::new().sign("client.test");
     for (wanted, identity, answered) in [
@@ -197,6 +198,9 @@ async fn client_certificates_are_verified() {
         };
         let shown = identity.is_some();
         assert_eq!(status.is_some(), answered, "--ssl-cert-reqs {wanted}, shown: {shown}");
+        if shown && !answered {
+            log.wait_for("TLS: client certificate refused").await;
+        }
     }
 }
 

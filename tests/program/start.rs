@@ -100,6 +100,9 @@ fn the_log_of_an_sglang_server_names_its_release_and_its_pages() {
     let served = ["sglang", "--model-path", "demo", "--port", "0"];
     let (_running, log) = start(&served);
     assert!(log[0].ends_with("imitates SGLang 0.5.23, with the flags of `sglang.launch_server`"));
+    let ready = "The server is fired up and ready to roll!";
+    assert!(log.iter().any(|line| line.ends_with(ready)), "{log:#?}");
+    assert!(!log.iter().any(|line| line.contains("Starting vLLM server")), "{log:#?}");
     let names = |word: &str| log.iter().any(|line| line.contains(&format!(" INFO {word} http")));
     assert!(names("API") && names("dashboard") && !names("docs") && !names("metrics"), "{log:#?}");
     let (_running, log) = start(&[&served[..], &["--enable-metrics"]].concat());
@@ -183,6 +186,18 @@ fn a_deployment_of_which_a_port_is_taken_is_not_reported_as_started() {
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains("in use"), "{text}");
     assert!(!text.contains("Application startup complete."), "{text}");
+}
+
+#[test]
+fn a_port_in_use_is_named_with_its_flag() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+    let command = command.args(["serve", "demo", "--host", "127.0.0.1", "--port", "0"]);
+    let output = command.args(["--grpc-port", &port]).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("name another --grpc-port\n"), "{text}");
 }
 
 #[test]

@@ -215,11 +215,37 @@ impl ApiConfig {
             profiler: profiler::is_profiler_configured(v)?,
             fault_tolerance: profiler::has_fault_tolerance_routes(v)?,
             limits: read_request_limits(v)?,
-            limit_mm_per_prompt: v.get(&api::LIMIT_MM_PER_PROMPT)?.map(Value::Object),
+            limit_mm_per_prompt: read_media_limits(v)?,
             allowed_local_media_path: v.get(&api::ALLOWED_LOCAL_MEDIA_PATH)?,
             num_labels: class_count(v, model)?,
         })
     }
+}
+
+/// Reads `--limit-mm-per-prompt`: a count, or an object with a count, for each modality.
+fn read_media_limits(v: &FlagValues) -> Result<Option<Value>, ConfigError> {
+    let flag = &api::LIMIT_MM_PER_PROMPT;
+    let Some(limits) = v.get(flag)? else {
+        return Ok(None);
+    };
+    for (modality, limit) in &limits {
+        let count = limit.get("count").unwrap_or(limit);
+        if !["image", "audio", "video"].contains(&modality.as_str()) {
+            v.add_warning(format!(
+                "--{}.{modality}: no effect because only image, audio and video are limited",
+                flag.name
+            ));
+        } else if count.is_number() && count.as_u64().is_none() {
+            let expected = "a whole number of at least 0";
+            return Err(v.unreadable_json_value_error(
+                flag,
+                modality,
+                &count.to_string(),
+                expected,
+            ));
+        }
+    }
+    Ok(Some(Value::Object(limits)))
 }
 
 /// Returns the names that `--tool-call-parser` and `--reasoning-parser` accept.

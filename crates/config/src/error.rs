@@ -86,6 +86,40 @@ impl ConfigError {
     }
 }
 
+impl ConfigError {
+    /// Returns the error with the names of the flags that a user typed; `names` pairs the flags of
+    /// this crate with them.
+    pub(super) fn with_typed_names(self, names: &[(&str, &str)]) -> Self {
+        match self {
+            Self::Value { flag, value, expected, origin } => {
+                Self::Value { flag: replace_flag_names(flag, names), value, expected, origin }
+            }
+            Self::Invalid(text) => Self::Invalid(replace_flag_names(text, names)),
+            Self::Warned { error, warnings } => {
+                Self::Warned { error: Box::new(error.with_typed_names(names)), warnings }
+            }
+            other => other,
+        }
+    }
+}
+
+/// Replaces whole flag names, with their dashes, in a text.
+fn replace_flag_names(mut text: String, names: &[(&str, &str)]) -> String {
+    for (ours, typed) in names.iter().filter(|(ours, typed)| ours != typed) {
+        let ours = format!("--{ours}");
+        let parts: Vec<&str> = text.split(&*ours).collect();
+        let mut replaced = parts[0].to_owned();
+        for part in &parts[1..] {
+            let is_longer = part.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '-');
+            let name = if is_longer { ours.clone() } else { format!("--{typed}") };
+            replaced.push_str(&name);
+            replaced.push_str(part);
+        }
+        text = replaced;
+    }
+    text
+}
+
 /// Creates a [`ConfigError::Invalid`] from a format string and its arguments.
 macro_rules! invalid {
     ($($words:tt)*) => {

@@ -45,6 +45,8 @@ pub(super) struct TranslatedCommandLine {
     pub(super) words: Vec<String>,
     /// Warnings about flags without effect; a single warning names all such flags.
     pub(super) warnings: Vec<String>,
+    /// Flags of this crate with the typed flags that they replace, without dashes.
+    pub(super) typed_names: Vec<(&'static str, &'static str)>,
 }
 
 /// Returns the command line of an imitated server with flags of its own, such as SGLang; `None` for

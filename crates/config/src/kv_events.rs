@@ -3,7 +3,8 @@ use serde_json::{Map, Value};
 use super::did_you_mean::closest_known_name;
 use super::engine::EngineConfig;
 use super::error::{ConfigError, invalid};
-use super::flags::kv;
+use super::flags::{kv, model};
+use super::imitated_engine::imitated_engine_command_line;
 use super::preview;
 use super::values::FlagValues;
 use vllm_sim_engine::kv::SparseLayerKind;
@@ -89,6 +90,27 @@ impl KvEventsConfig {
                  and the endpoint of --kv-events-config",
             );
         }
+        let caches =
+            engine.prefix_cache.enable_prefix_caching || engine.prefix_cache.enable_kvcache;
+        // **Source:** vLLM 0.33 `vllm/config/vllm.py`, `__post_init__`.
+        if events.enabled && !caches {
+            let compat = v.get_choice(&model::COMPAT)?;
+            let text = match imitated_engine_command_line(compat) {
+                None => {
+                    "KV cache events are on, but prefix caching is not enabled. Use \
+                     --enable-prefix-caching to enable."
+                }
+                Some(_) => "--kv-events-config: no effect because the radix cache is disabled",
+            };
+            v.add_no_effect_warning(text.to_owned());
+        }
+        if !events.enabled && !own.enabled && config.get("publisher").is_some_and(|p| p == "zmq") {
+            v.add_no_effect_warning(
+                "KV cache events are disabled, but the scheduler is configured to publish them. \
+                 Modify KVEventsConfig.enable_kv_cache_events to True to enable."
+                    .to_owned(),
+            );
+        }
         if events.enabled { Ok(events) } else { Ok(own) }
     }
 
@@ -101,6 +123,15 @@ impl KvEventsConfig {
         let words = "kv-events-replay-queue-size cannot be less than 1";
         let enabled = engine.prefix_cache.enable_kvcache
             || engine.prefix_cache.enable_prefix_caching && v.is_flag_set(&kv::ZMQ_ENDPOINT);
+        for (flag, endpoint) in [
+            (&kv::ZMQ_ENDPOINT.spec, Some(&endpoint)),
+            (&kv::KV_EVENTS_REPLAY_ENDPOINT.spec, replay_endpoint.as_ref()),
+        ] {
+            if endpoint.and_then(|text| port_of(text)).is_some_and(|port| port > u16::MAX.into()) {
+                let most = "the port must be at most 65535";
+                return Err(v.unsupported_value_error(most, flag));
+            }
+        }
         if let Some(replay) = &replay_endpoint {
             check_ports_disjoint(&endpoint, replay, engine.parallel.data)?;
         }
@@ -151,13 +182,13 @@ impl KvEventsConfig {
         if !matches!(publisher.as_str(), "zmq" | "null") {
             return Err(field.wrong_value_error("publisher", "zmq or null"));
         }
-        let endpoint = field.get_text("endpoint")?.unwrap_or_else(|| "tcp://*:5557".to_owned());
+        let endpoint = field.get_endpoint("endpoint")?.unwrap_or_else(|| "tcp://*:5557".to_owned());
         let topic = field.get_text("topic")?;
         Ok(Self {
             enabled: enabled && publisher == "zmq",
             encoding: KvEventEncoding { version: v.vllm_version()?, ..KvEventEncoding::default() },
             endpoint,
-            replay_endpoint: field.get_text("replay_endpoint")?,
+            replay_endpoint: field.get_endpoint("replay_endpoint")?,
             buffer_steps: field.get_count("buffer_steps", 10_000)?,
             hwm: u32::try_from(field.get_count("hwm", 100_000)?).unwrap_or(u32::MAX),
             max_queue_size: field.get_count("max_queue_size", 100_000)?,
@@ -202,6 +233,15 @@ impl KvEventsConfigFields<'_> {
             None | Some(Value::Null) => Ok(None),
             Some(Value::String(text)) => Ok(Some(text.clone())),
             Some(_) => Err(self.wrong_value_error(key, "a text")),
+        }
+    }
+
+    /// Reads an endpoint; ZeroMQ takes a port above 65535 modulo 65536.
+    fn get_endpoint(&self, key: &str) -> Result<Option<String>, ConfigError> {
+        let endpoint = self.get_text(key)?;
+        match endpoint.as_deref().and_then(port_of).is_some_and(|port| port > u16::MAX.into()) {
+            true => Err(self.wrong_value_error(key, "an endpoint with a port of at most 65535")),
+            false => Ok(endpoint),
         }
     }
 

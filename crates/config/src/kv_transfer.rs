@@ -6,6 +6,7 @@ use super::cli_mode::CliMode;
 use super::did_you_mean::spelling_hint;
 use super::error::{ConfigError, bail};
 use super::flags::kv;
+use super::kv_transfer_fields::check_transfer_fields;
 use super::parallel::ParallelConfig;
 use super::values::FlagValues;
 use vllm_sim_engine::KvLoadFailurePolicy;
@@ -231,6 +232,7 @@ const CONNECTORS_WITHOUT_EFFECT: [&str; 9] = [
 ///
 /// **Source:** vLLM 0.33 `vllm/distributed/kv_transfer/kv_connector/factory.py`.
 fn check_connector(v: &FlagValues, config: &Map<String, Value>) -> Result<(), ConfigError> {
+    check_transfer_fields(v, config)?;
     let Some(name) = config.get("kv_connector").and_then(Value::as_str) else {
         return Ok(());
     };

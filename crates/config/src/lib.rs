@@ -32,6 +32,7 @@ mod kv_cache;
 mod kv_events;
 mod kv_offload;
 mod kv_transfer;
+mod kv_transfer_fields;
 mod latency_source;
 mod layers;
 mod loaded;

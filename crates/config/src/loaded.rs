@@ -83,6 +83,17 @@ pub struct ResolvedFlag {
     pub rule: Option<String>,
 }
 
+impl ResolvedFlag {
+    /// Returns whether a file, variable or flag sets the value.
+    pub fn is_set_by_user(&self) -> bool {
+        !matches!(self.source, FlagValueSource::Default | FlagValueSource::Derived)
+    }
+
+    fn is_chosen_model(&self) -> bool {
+        self.name == MODEL.name && self.is_set_by_user()
+    }
+}
+
 /// Loads the configuration from the command line `args` (program name first), environment and
 /// files.
 ///
@@ -122,9 +133,12 @@ pub fn load_config(
         return Ok(ParsedCommand::Help(page));
     }
     let own = imitated_engine_command_line(entry.compat);
-    let read = match own {
+    let (read, typed_names) = match own {
         Some(own) => parse_translated_command_line(own, entry.words)?,
-        None => command_line::parse_command_line(entry.words, UnknownFlagPolicy::Reject)?,
+        None => {
+            let policy = UnknownFlagPolicy::Reject;
+            (command_line::parse_command_line(entry.words, policy)?, Vec::new())
+        }
     };
     if let Some(request) = read.help {
         if let Some(own) = own.filter(|_| !matches!(request, HelpRequest::Topic(_))) {
@@ -148,7 +162,11 @@ pub fn load_config(
     if entry.render {
         typed.set_if_unset(&RENDER_ONLY, "true", FlagValueSource::CommandLine);
     }
-    let loaded = LoadedConfig::merge_layers(typed, entry.cli_mode, entry.compat, env)?;
+    let loaded = LoadedConfig::merge_layers(typed, entry.cli_mode, entry.compat, env)
+        .map_err(|error| error.with_typed_names(&typed_names))?;
+    if own.is_some() && !loaded.resolved_flags.iter().any(ResolvedFlag::is_chosen_model) {
+        bail!("the following arguments are required: --model-path/--model");
+    }
     Ok(match entry.action {
         CliCommandAction::Config => ParsedCommand::Config(Box::new(loaded)),
         _ => ParsedCommand::Serve(Box::new(loaded)),
@@ -183,15 +201,20 @@ pub fn load_config_and_unknown_args(
     Ok((loaded, rest))
 }
 
+/// Names of flags of this crate, each with the typed flag of another engine that it replaces.
+type TypedFlagNames = Vec<(&'static str, &'static str)>;
+
 /// Parses a command line with the flags of another engine, such as SGLang.
 fn parse_translated_command_line(
     own: &ImitatedEngineCommandLine,
     words: &[String],
-) -> Result<ParsedCommandLine, ConfigError> {
+) -> Result<(ParsedCommandLine, TypedFlagNames), ConfigError> {
     let translated = (own.translate)(words)?;
-    let mut read = command_line::parse_command_line(&translated.words, UnknownFlagPolicy::Reject)?;
+    let names = translated.typed_names;
+    let mut read = command_line::parse_command_line(&translated.words, UnknownFlagPolicy::Reject)
+        .map_err(|error| error.with_typed_names(&names))?;
     read.layer.warnings.extend(translated.warnings);
-    Ok(read)
+    Ok((read, names))
 }
 
 /// Assigns positional command-line arguments: the model of `serve MODEL`. llm-d ignores further

@@ -174,8 +174,9 @@ fn push_lora_module(
     object: &Map<String, Value>,
     out: &mut Vec<LoraModuleConfig>,
 ) -> Result<(), ConfigError> {
-    let fields = ["name", "path", "base_model_name", "base-model-name"];
-    let is_module = object.keys().any(|key| fields.contains(&key.as_str()));
+    let fields = ["name", "path", "base_model_name", "base-model-name", "is_3d_lora_weight"];
+    let is_field = |key: &String| fields.contains(&key.as_str());
+    let is_module = object.keys().any(is_field);
     if !is_module {
         // An object of names with paths or with the other fields.
         for (name, below) in object {
@@ -187,6 +188,20 @@ fn push_lora_module(
             push_lora_module(v, &module, out)?;
         }
         return Ok(());
+    }
+    if v.cli_mode == CliMode::Vllm {
+        // **Source:** vLLM `vllm/entrypoints/openai/cli_args.py`, `LoRAParserAction`.
+        let unknown = object.keys().find(|key| !is_field(key));
+        let missing = ["name", "path"].into_iter().find(|key| !object.contains_key(*key));
+        let why = match (unknown, missing) {
+            (Some(key), _) => format!("unknown field {key:?}"),
+            (None, Some(key)) => format!("the field {key:?} is missing"),
+            (None, None) => String::new(),
+        };
+        if !why.is_empty() {
+            let typed = Value::Object(object.clone());
+            bail!("Invalid fields for --lora-modules: {typed} - {why}");
+        }
     }
     let text = |key: &str| match object.get(key) {
         None | Some(Value::Null) => Ok(None),

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 
 use super::cli_mode::CliMode;
+use super::did_you_mean::spelling_hint;
 use super::error::{ConfigError, bail, invalid};
 use super::flags::{api, kv, model};
 use super::preview::{PreviewedPullRequest, read_previewed_pull_requests};
@@ -15,7 +16,7 @@ use vllm_sim_engine::latency::{
     ModelShape, checkpoint_kv_cache_dtype, default_context_tokens, known_model_shape,
 };
 use vllm_sim_observe::metrics::MetricsCompat;
-use vllm_sim_tokenizer::ChatTemplateContentFormat;
+use vllm_sim_tokenizer::{ChatTemplateContentFormat, ChatTemplates};
 use vllm_sim_wire::VllmVersion;
 
 /// Settings of the model that the server imitates.
@@ -164,6 +165,8 @@ impl ModelConfig {
         let hf_config = hf_config(v, &name)?;
         let max_model_len = max_model_len(v, &name, hf_config.as_ref())?;
         let compat = v.get_choice(&model::COMPAT)?.unwrap_or_default();
+        let sampling = v.get(&model::OVERRIDE_GENERATION_CONFIG)?.unwrap_or_default();
+        warn_of_sampling_defaults(v, &sampling);
         Ok(Self {
             max_model_len,
             task_instructions: task_instructions(hf_config.as_ref(), &name)?,
@@ -178,9 +181,7 @@ impl ModelConfig {
             response_role: v.get(&model::RESPONSE_ROLE)?,
             generation_config_file: generation_config_file(v, &name)?,
             generation_config: v.get(&model::GENERATION_CONFIG)?,
-            generation_config_overrides: v
-                .get(&model::OVERRIDE_GENERATION_CONFIG)?
-                .unwrap_or_default(),
+            generation_config_overrides: sampling,
             vllm_version: v.vllm_version()?,
             previews: read_previewed_pull_requests(v)?,
             compat,
@@ -371,11 +372,66 @@ fn generation_config_file(
         return Err(v.unsupported_value_error("no such folder", &model::GENERATION_CONFIG));
     }
     let file = read_json_object_file(&Path::new(folder).join("generation_config.json"))?;
+    let is_known = vllm_sim_engine::latency::sampling_defaults(folder).is_some();
+    if typed != "auto" && file.is_none() && !is_known {
+        v.add_warning(format!(
+            "--generation-config {folder}: no effect because there is no such folder with a \
+             generation_config.json, and none is known of such a model"
+        ));
+    }
     Ok(file.and_then(|file| file.as_object().cloned()))
 }
 
 pub(super) fn is_local_path(name: &str) -> bool {
     ["/", "./", "../", "~"].iter().any(|start| name.starts_with(start)) || name == "."
+}
+
+/// Sampling defaults of `--override-generation-config`: name, bounds, description of the bounds.
+///
+/// **Source:** vLLM 0.33 `vllm/config/model.py`, `get_diff_sampling_param`, without the last two;
+/// `vllm/sampling_params.py`.
+const SAMPLING_DEFAULTS: [(&str, (f64, f64), &str); 8] = [
+    ("temperature", (0.0, f64::MAX), "a number of at least 0"),
+    ("top_p", (f64::MIN_POSITIVE, 1.0), "a number above 0, at most 1"),
+    ("top_k", (-1.0, f64::MAX), "a whole number of at least -1"),
+    ("min_p", (0.0, 1.0), "a number from 0 to 1"),
+    ("repetition_penalty", (f64::MIN_POSITIVE, f64::MAX), "a number above 0"),
+    ("max_new_tokens", (1.0, f64::MAX), "a whole number of at least 1"),
+    ("presence_penalty", (-2.0, 2.0), "a number from -2 to 2"),
+    ("frequency_penalty", (-2.0, 2.0), "a number from -2 to 2"),
+];
+
+/// Warns of sampling defaults that vLLM ignores, and of values that fail every request.
+fn warn_of_sampling_defaults(v: &FlagValues, overrides: &Map<String, Value>) {
+    let flag = model::OVERRIDE_GENERATION_CONFIG.name;
+    for (key, value) in overrides.iter().filter(|(_, value)| !value.is_null()) {
+        let known = SAMPLING_DEFAULTS.iter().find(|(name, ..)| name == key);
+        let Some((_, (least, most), expected)) = known else {
+            let names = SAMPLING_DEFAULTS.map(|(name, ..)| name);
+            let hint = spelling_hint(key, names.into_iter());
+            let names = names.join(", ");
+            v.add_warning(format!(
+                "--{flag}.{key}: no effect because only {names} are sampling defaults{hint}"
+            ));
+            continue;
+        };
+        let is_whole = expected.starts_with("a whole") && !(value.is_i64() || value.is_u64());
+        if is_whole || !value.as_f64().is_some_and(|n| (*least..=*most).contains(&n)) {
+            v.add_warning(format!(
+                "--{flag}.{key}: {value} is not {expected}; requests that set no {key} of their own \
+                 may fail"
+            ));
+        }
+    }
+}
+
+/// Warns of a chat template that does not compile: each request that needs it fails.
+fn warn_of_template_syntax(v: &FlagValues, template: &str) {
+    if let Err(error) = ChatTemplates::check_template_syntax(template) {
+        v.add_warning(format!(
+            "--chat-template does not compile: {error}; every request that needs it gets HTTP 400"
+        ));
+    }
 }
 
 /// Reads `--chat-template` as vLLM does: text without braces and newlines is a file name.
@@ -386,6 +442,7 @@ fn chat_template(v: &FlagValues) -> Result<Option<String>, ConfigError> {
         return Ok(None);
     };
     if given.contains(['{', '}', '\n']) && !Path::new(&given).is_file() {
+        warn_of_template_syntax(v, &given);
         return Ok(Some(given));
     }
     if VLLM_TEMPLATES.contains(&given.as_str()) && !Path::new(&given).is_file() {
@@ -396,7 +453,10 @@ fn chat_template(v: &FlagValues) -> Result<Option<String>, ConfigError> {
         return Ok(None);
     }
     match read_optional_text_file(Path::new(&given))? {
-        Some(text) => Ok(Some(text)),
+        Some(text) => {
+            warn_of_template_syntax(v, &text);
+            Ok(Some(text))
+        }
         None => Err(invalid!(
             "The supplied chat template ({given}) appears path-like, but doesn't exist! \
              (--chat-template)"

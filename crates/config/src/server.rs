@@ -336,6 +336,9 @@ fn read_tls(v: &FlagValues) -> Result<Option<TlsConfig>, ConfigError> {
         _ => ClientCertificatePolicy::Required,
     };
     let ca_certs = v.get(&server::SSL_CA_CERTS)?;
+    if ca_certs.as_ref().is_some_and(|file| !file.is_file()) {
+        return Err(v.unsupported_value_error("no such file", &server::SSL_CA_CERTS));
+    }
     let refresh = v.get(&server::ENABLE_SSL_REFRESH)?;
     if client_certs != ClientCertificatePolicy::None && ca_certs.is_none() && certificate.is_some()
     {

@@ -107,8 +107,24 @@ fn shown_flags_of_group(
     })
 }
 
+impl LoadedConfig {
+    /// Returns a warning with the names of set flags whose values the YAML file does not show;
+    /// `None` without such flags.
+    pub fn hidden_secrets_warning(&self) -> Option<String> {
+        let flags = all_effective_flags().zip(&self.resolved_flags);
+        let hidden = flags.filter(|(flag, entry)| flag.secret && entry.is_set_by_user());
+        let hidden: Vec<&str> = hidden.map(|(flag, _)| flag.name).collect();
+        (!hidden.is_empty()).then(|| {
+            let names = hidden.join(", ");
+            format!(
+                "Not shown: {names}. A server with this file has no such values unless you add them."
+            )
+        })
+    }
+}
+
 fn push_yaml_line(out: &mut String, flag: &FlagSpec, entry: &ResolvedFlag) {
-    let typed = !matches!(entry.source, FlagValueSource::Default | FlagValueSource::Derived);
+    let typed = entry.is_set_by_user();
     if flag.secret {
         if typed {
             let _ = writeln!(out, "# {}: (not shown)  # {}", flag.name, entry.source);

@@ -58,9 +58,14 @@ impl FlagValues {
         self.flag_value_source(flag) != FlagValueSource::Default
     }
 
-    pub(super) fn is_flag_name_set(&self, name: &str) -> bool {
-        let setting = self.settings.get(name);
-        setting.is_some_and(|setting| setting.source != FlagValueSource::Default)
+    /// Returns whether a user sets the flag, other than a switch to off.
+    pub(super) fn is_flag_name_typed(&self, name: &str) -> bool {
+        let Some(setting) = self.settings.get(name) else {
+            return false;
+        };
+        let is_off = |text: &String| ["", "false", "no", "off"].contains(&text.as_str());
+        !matches!(setting.source, FlagValueSource::Default | FlagValueSource::Derived)
+            && !setting.values.last().is_some_and(is_off)
     }
 
     pub(super) fn flag_value_source(&self, flag: &FlagSpec) -> FlagValueSource {

@@ -7,8 +7,8 @@ use super::preview::{
 };
 use super::values::FlagValues;
 use super::{
-    Config, MetricsCompat, SchedulerKind, ServingRole, StepLatencySource, all_effective_flags,
-    closest_known_name,
+    ClientCertificatePolicy, Config, MetricsCompat, ModelTask, SchedulerKind, ServingRole,
+    StepLatencySource, SystemFingerprintForm, all_effective_flags, closest_known_name,
 };
 use vllm_sim_engine::sched::vllm::SchedulingPolicy;
 use vllm_sim_observe::kv_events::KvEventFormat;
@@ -28,7 +28,140 @@ const POOL_DELAY_FLAGS: [&str; 7] = [
 const LORA_SLOT_FLAGS: [&str; 5] =
     ["enable-lora", "lora-modules", "max-loras", "max-cpu-loras", "lora-load-time"];
 
+/// One entry of [`FLAG_REQUIREMENTS`].
+type FlagRequirement = (&'static [&'static str], fn(&Config) -> bool, &'static str);
+
+/// Requirements of flags: the names, whether the required setting is missing, and the reason why
+/// the flags have no effect then.
+const FLAG_REQUIREMENTS: &[FlagRequirement] = &[
+    (
+        &["ssl-ca-certs", "ssl-cert-reqs", "enable-ssl-refresh"],
+        |c| c.server.tls.is_none(),
+        "the server has no certificate (--ssl-certfile, --self-signed-certs): it speaks plain \
+         HTTP, and asks clients for none",
+    ),
+    (
+        &["ssl-ca-certs"],
+        |c| {
+            let tls = c.server.tls.as_ref();
+            tls.is_some_and(|tls| tls.client_certs == ClientCertificatePolicy::None)
+        },
+        "--ssl-cert-reqs is 0: no client certificate is requested",
+    ),
+    (
+        &["allowed-methods", "allowed-headers", "allow-credentials"],
+        |c| c.server.cors.origins.is_empty(),
+        "no origin is allowed (--allowed-origins)",
+    ),
+    (
+        &["ready-check-idle-timeout", "ready-check-progress-timeout"],
+        |c| c.server.timeouts.ready_check.is_none(),
+        "readiness does not depend on output (--preview readiness)",
+    ),
+    (&["request-history-bodies"], |c| c.server.history.requests == 0, "--request-history is 0"),
+    (
+        &["max-log-len"],
+        |c| !c.server.log.requests && !c.server.log.outputs,
+        "neither prompts nor replies are logged (--enable-log-requests, --enable-log-outputs)",
+    ),
+    (
+        &["otlp-traces-protocol"],
+        |c| c.server.otlp.traces_endpoint.is_none(),
+        "there is no --otlp-traces-endpoint",
+    ),
+    (&["kv-cache-metrics-sample"], |c| !c.metrics.kv_cache, "--kv-cache-metrics is not set"),
+    (
+        &["fake-metrics-refresh-interval"],
+        |c| c.metrics.fake.is_none(),
+        "there are no --fake-metrics",
+    ),
+    (&["reasoning-ratio"], |c| c.api.reasoning_parser.is_none(), "there is no --reasoning-parser"),
+    (
+        &["fingerprint-value"],
+        |c| c.api.fingerprint != SystemFingerprintForm::Custom,
+        "--fingerprint-mode is not custom",
+    ),
+    (
+        &["num-labels"],
+        |c| matches!(c.api.task, ModelTask::Generate | ModelTask::Embed | ModelTask::Transcription),
+        "the model is no classifier (--runner pooling, --convert classify)",
+    ),
+    (
+        &["max-loras", "max-cpu-loras", "max-lora-rank", "lora-load-time"],
+        |c| !c.lora.enabled,
+        "LoRA is not enabled (--enable-lora)",
+    ),
+    (
+        &["allow-runtime-lora-updating"],
+        |c| !c.lora.enabled && c.model.compat == MetricsCompat::Vllm,
+        "LoRA is not enabled (--enable-lora)",
+    ),
+    (
+        &["lora-resolver-cache-dir"],
+        |c| c.lora.resolver_folder.is_none(),
+        "it requires --enable-lora and --allow-runtime-lora-updating",
+    ),
+    (
+        &["dataset-in-memory", "dataset-table-name", "dataset-fallback"],
+        |c| c.content.dataset.is_none(),
+        "there is no dataset (--dataset-path)",
+    ),
+    (
+        &["image-emission-rate", "time-to-generate-image", "time-to-generate-image-std-dev"],
+        |c| !c.content.omni,
+        "replies have no images (--omni)",
+    ),
+    (
+        &["strict-replies"],
+        |c| c.faults.replies.is_none(),
+        "there are no scripted replies (--replies)",
+    ),
+    (
+        &[
+            "zmq-endpoint",
+            "kv-event-topic",
+            "event-batch-size",
+            "kv-events-replay-endpoint",
+            "kv-events-replay-queue-size",
+            "use-vllm-map-event-format",
+        ],
+        |c| !c.kv_events.enabled,
+        "no KV events are published (`vllm-sim --model`: --enable-kvcache; `serve`: \
+         --kv-events-config)",
+    ),
+    (
+        &[
+            "event-batch-size",
+            "kv-events-replay-endpoint",
+            "kv-events-replay-queue-size",
+            "use-vllm-map-event-format",
+        ],
+        |c| c.kv_events.enabled && !c.kv_events.encoding.format.is_llmd_format(),
+        "--kv-events-config selects another format than llm-d's",
+    ),
+    (
+        &["data-parallel-supervisor-port"],
+        |c| c.engine.parallel.supervisor_port.is_none(),
+        "there is no supervisor (--data-parallel-multi-port-external-lb)",
+    ),
+    (
+        &["data-parallel-address", "data-parallel-rpc-port"],
+        |c| !c.server.headless && c.engine.parallel.api_servers != 0,
+        "only engines without HTTP server join another process (--headless)",
+    ),
+    (
+        &["enforce-eager", "prefill-context-parallel-size"],
+        |c| !c.engine.timing.latency_source.step_times_depend_on_gpu(),
+        "no GPU is simulated (--gpu)",
+    ),
+];
+
 pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
+    for (flags, is_unmet, reason) in FLAG_REQUIREMENTS {
+        if let Some(given) = set_flags(v, flags).filter(|_| is_unmet(config)) {
+            v.add_no_effect_warning(format!("{given}: no effect because {reason}"));
+        }
+    }
     let engine = &config.engine;
     let is_modelled = engine.timing.latency_source != StepLatencySource::Delays
         && engine.scheduler != SchedulerKind::Pool;
@@ -96,7 +229,7 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
 
 /// Returns those of the named flags that are set, as a list; `None` if none is.
 fn set_flags(v: &FlagValues, names: &[&str]) -> Option<String> {
-    let given = names.iter().filter(|name| v.is_flag_name_set(name));
+    let given = names.iter().filter(|name| v.is_flag_name_typed(name));
     let given: Vec<String> = given.map(|name| format!("--{name}")).collect();
     (!given.is_empty()).then(|| given.join(", "))
 }
@@ -150,7 +283,21 @@ const OTHER_KNOWN_VARIABLES: [&str; 4] =
 
 #[cfg(test)]
 mod tests {
-    use super::warnings_of_unknown_env_variables;
+    use super::{FLAG_REQUIREMENTS, all_effective_flags, warnings_of_unknown_env_variables};
+
+    /// Flags whose requirements the code that reads their values checks.
+    const CHECKED_ELSEWHERE: [&str; 3] = ["ssl-certfile", "ssl-keyfile", "mm-encoder-tp-mode"];
+
+    #[test]
+    fn every_flag_that_requires_another_is_in_the_table() {
+        let known = |name: &str| FLAG_REQUIREMENTS.iter().any(|(flags, ..)| flags.contains(&name));
+        for flag in all_effective_flags().filter(|flag| flag.help.contains("equires --")) {
+            assert!(known(flag.name) || CHECKED_ELSEWHERE.contains(&flag.name), "{}", flag.name);
+        }
+        for name in FLAG_REQUIREMENTS.iter().flat_map(|(flags, ..)| *flags) {
+            assert!(all_effective_flags().any(|flag| flag.name == *name), "{name}");
+        }
+    }
 
     #[test]
     fn a_misspelt_variable_suggests_the_nearest_one() {

@@ -74,6 +74,13 @@ fn set_from_yaml_key(
             Some(_) => handle_unknown_key(layer, key, &base, path, unknown),
             None => {
                 if let Some(values) = yaml_to_flag_values(flag, value) {
+                    let is_list = matches!(flag.kind, FlagKind::List | FlagKind::Repeat);
+                    if !is_list && layer.settings.contains_key(flag.name) {
+                        layer.warnings.push(format!(
+                            "{path}: {key} replaces an earlier value of {} in this file",
+                            flag.name
+                        ));
+                    }
                     layer.set_flag(flag, values, source);
                 }
                 Ok(())

@@ -22,6 +22,7 @@ mod status;
 pub mod proto;
 
 use axum::Router;
+use tonic::codec::CompressionEncoding;
 use tonic::service::Routes;
 use tonic_health::pb::health_server::HealthServer;
 use tonic_reflection::server::Builder;
@@ -38,7 +39,8 @@ const PROTO_DESCRIPTOR_SET: &[u8] = include_bytes!("descriptor.bin");
 pub fn grpc_router(parts: GrpcState) -> Router {
     let largest = parts.settings.max_message_bytes;
     let engine = VllmEngineServer::new(VllmEngineService::new(parts.clone()))
-        .max_decoding_message_size(largest);
+        .max_decoding_message_size(largest)
+        .accept_compressed(CompressionEncoding::Gzip);
     let routes = Routes::new(engine).add_service(HealthServer::new(HealthService::new(parts)));
     let described = || {
         Builder::configure()

@@ -205,8 +205,13 @@ impl App {
 
     /// Marks the server as shutting down, so that `/health` returns 503 and no new requests start.
     pub fn begin_shutdown(&self) {
-        self.stopping.store(true, Ordering::Relaxed);
+        self.fail_health_checks();
         self.service.start_draining();
+    }
+
+    /// Makes `/health` return 503; new requests still start.
+    pub fn fail_health_checks(&self) {
+        self.stopping.store(true, Ordering::Relaxed);
     }
 
     pub(super) fn is_shutting_down(&self) -> bool {

@@ -56,8 +56,15 @@ pub(super) fn has_only_common_headers(headers: &HeaderMap) -> bool {
 }
 
 const MASKED_VALUE: &str = "***";
-const SECRET_HEADERS: [&str; 6] =
-    ["authorization", "proxy-authorization", "cookie", "set-cookie", "x-api-key", "api-key"];
+const SECRET_HEADERS: [&str; 7] = [
+    "authorization",
+    "proxy-authorization",
+    "cookie",
+    "set-cookie",
+    "x-api-key",
+    "api-key",
+    "x-goog-api-key",
+];
 
 /// Returns the value of a header for the log, masked if it is secret.
 pub(super) fn masked_header_value<'v>(name: &HeaderName, value: &'v HeaderValue) -> Cow<'v, str> {

@@ -358,6 +358,8 @@ impl SamplingParams {
         let most = whole(i128::from(limits.max_logprobs));
         let over = |count: Option<i128>| count.map(whole).filter(|count| *count > most);
         let too_many = |what: &str, name: &str, count: i128| {
+            // Without a vocabulary, the number of all its tokens is unknown.
+            let count = if count == i128::MAX { -1 } else { count };
             Err(Fault::invalid_value_fault(
                 format_args!(
                     "Requested {what} logprobs of {count}, which is greater than max allowed: \

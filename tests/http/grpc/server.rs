@@ -21,6 +21,16 @@ async fn the_server_reports_its_info() {
 }
 
 #[tokio::test]
+async fn compressed_messages_are_read() {
+    let sim = start(&[]).await;
+    let gzip = tonic::codec::CompressionEncoding::Gzip;
+    let mut client = sim.client.clone().send_compressed(gzip);
+    let reply = complete(&mut client, request(4, false)).await;
+    assert_eq!(reply.output_ids.len(), 4);
+    sim.server.shut_down_server().await;
+}
+
+#[tokio::test]
 async fn a_paused_server_reports_it() {
     let mut sim = start(&[]).await;
     let service = sim.server.app_state().service().clone();

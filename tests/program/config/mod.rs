@@ -13,6 +13,7 @@ mod offload;
 mod printed;
 mod shapes;
 mod sources;
+mod warnings;
 
 use vllm_sim_config::{Config, ConfigError, LoadedConfig, ParsedCommand, load_config};
 

@@ -62,6 +62,11 @@ fn printed_lines_name_value_source() {
         assert!(text.lines().any(|l| l == line), "{line}\n{text}");
     }
     assert!(!text.contains("secret"));
+    let keyed = read("vllm-sim --model m --api-key k", &[]);
+    let hidden =
+        "Not shown: api-key. A server with this file has no such values unless you add them.";
+    assert_eq!(keyed.hidden_secrets_warning().as_deref(), Some(hidden));
+    assert_eq!(read("vllm-sim --model m", &[]).hidden_secrets_warning(), None);
 }
 
 #[test]

@@ -112,9 +112,9 @@ fn json_flags_accept_dotted_keys() {
         "--kv-transfer-config.kv_role=kv_producer",
         "--kv-transfer-config.kv_connector_extra_config.threads",
         "4",
-        "--kv-transfer-config.backends+",
+        "--kv-transfer-config.kv_connector_extra_config.backends+",
         "UCX",
-        "--kv-transfer-config.backends+=GDS,POSIX",
+        "--kv-transfer-config.kv_connector_extra_config.backends+=GDS,POSIX",
     ]);
     let transfer = config.kv_transfer.unwrap();
     assert!(transfer.producer && !transfer.consumer);
@@ -122,7 +122,7 @@ fn json_flags_accept_dotted_keys() {
         transfer.raw,
         json!({
             "kv_connector": "NixlConnector", "kv_role": "kv_producer",
-            "kv_connector_extra_config": {"threads": 4}, "backends": ["UCX", "GDS", "POSIX"],
+            "kv_connector_extra_config": {"threads": 4, "backends": ["UCX", "GDS", "POSIX"]},
         })
     );
 }

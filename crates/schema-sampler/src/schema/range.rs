@@ -210,7 +210,13 @@ impl NumberRange {
             }
             fallback = json_number_from_f64(f);
         }
-        fallback
+        // The division of doubles may miss the first or last multiple by one.
+        fallback.or_else(|| {
+            let near = [last + 1.0, first - 1.0];
+            let near = near.into_iter().filter(|count| count.abs() < MAX_EXACT_INTEGER_F64);
+            let mut near = near.filter_map(|count| step.multiple_as_f64(count as i128));
+            near.find(|&f| self.contains_f64(f)).and_then(json_number_from_f64)
+        })
     }
 }
 
@@ -294,6 +300,17 @@ mod tests {
                 .expect("an integer");
             assert!(i.as_i64().is_some_and(|i| i > 1000 && i % 7 == 0));
         }
+    }
+
+    #[test]
+    fn the_last_multiple_is_found_despite_rounding() {
+        let mut rng = request_rng(7, 0, RandomStreamPurpose::Structured);
+        let mut range = NumberRange::default();
+        range.add_lower_bound(number_bound(JsonNumber::Float(0.5), true));
+        range.add_upper_bound(number_bound(JsonNumber::Float(0.6), false));
+        range.add_multiple_of(exact_decimal("0.1"));
+        let usual = PreferredNumberRange::Default((0.0, 100.0));
+        assert_eq!(range.random_number(usual, &mut rng), Number::from_f64(0.6));
     }
 
     #[test]

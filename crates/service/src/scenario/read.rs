@@ -90,6 +90,14 @@ impl FaultScenario {
         if names.len() < phases.len() {
             return Err(scenario_error("every phase needs a unique name"));
         }
+        if let Some(index) =
+            phases.iter().position(|phase| phase.length == ScenarioPhaseLength::Open)
+            && index + 1 < phases.len()
+        {
+            let why =
+                "a phase with neither 'for' nor 'requests' never ends, so it must be the last";
+            return Err(ScenarioError::error_in_phase(index, &phases[index].name, why));
+        }
         Ok(Self {
             name,
             seed: whole("seed")?,

@@ -66,6 +66,14 @@ impl ChatTemplates {
         }
     }
 
+    /// Checks that the source of a chat template compiles.
+    ///
+    /// # Errors
+    /// [`ChatTemplateError`] with the position of the error in the template.
+    pub fn check_template_syntax(template_source: &str) -> Result<(), ChatTemplateError> {
+        CompiledTemplate::new(template_source, local_time).map(|_| ())
+    }
+
     fn template_named(&self, name: &str) -> Option<&LazyTemplate> {
         self.named.iter().find(|(known, _)| known == name).map(|(_, lazy)| lazy)
     }

@@ -168,6 +168,7 @@ struct Translator<'a> {
     words: slice::Iter<'a, String>,
     out: Vec<String>,
     without_effect: Vec<String>,
+    typed_names: Vec<(&'static str, &'static str)>,
     has_metrics: bool,
     is_decode: bool,
     decode_has_radix_cache: bool,
@@ -224,6 +225,8 @@ impl<'a> Translator<'a> {
         if flag.arity != Arity::Switch && values.is_empty() {
             bail!("--{} needs a value", flag.name);
         }
+        let names = RENAMED_FLAGS.iter().filter(|(name, _)| *name == flag.name);
+        self.typed_names.extend(names.map(|(name, ours)| (*ours, *name)));
         if flag.name == "page-size" {
             self.page_size = Some(read_count(flag.name, values[0])?);
         }
@@ -253,8 +256,10 @@ impl<'a> Translator<'a> {
                 "--enable-auto-tool-choice".to_owned(),
             ],
             "chunked-prefill-size" => {
-                // -1 computes every prompt in one pass.
-                let size = if value == "-1" { "16777216" } else { value };
+                // Without a positive size, SGLang computes every prompt in one pass.
+                let is_off = value.parse::<i64>().is_ok_and(|size| size <= 0);
+                let size = if is_off { "16777216" } else { value };
+                self.typed_names.push(("sglang-chunked-prefill-size", "chunked-prefill-size"));
                 vec!["--sglang-chunked-prefill-size".to_owned(), size.to_owned()]
             }
             "schedule-policy" => {
@@ -348,7 +353,7 @@ impl<'a> Translator<'a> {
             true => Vec::new(),
             false => vec![format!("{named}: no effect here")],
         };
-        Ok(TranslatedCommandLine { words: self.out, warnings })
+        Ok(TranslatedCommandLine { words: self.out, warnings, typed_names: self.typed_names })
     }
 }
 
@@ -430,12 +435,14 @@ fn set_sglang_flag_defaults(settings: &mut ConfigLayer) {
         let source = FlagValueSource::Derived;
         settings.set_if_unset(&kv::NUM_GPU_BLOCKS_OVERRIDE, &blocks, source);
     }
-    let defaults: [(&FlagSpec, &str); 10] = [
+    let defaults: [(&FlagSpec, &str); 11] = [
         (&model::COMPAT, "sglang"),
         (&engine::SCHEDULER, "sglang"),
         (&kv::BLOCK_SIZE, "1"),
         (&server::HOST, "127.0.0.1"),
         (&server::PORT, "30000"),
+        // SGLang waits without a bound.
+        (&server::SHUTDOWN_TIMEOUT, "24h"),
         (&flags::api::ALLOW_RUNTIME_LORA_UPDATING, "true"),
         (&server::ALLOWED_ORIGINS, "[\"*\"]"),
         (&server::ALLOW_CREDENTIALS, "true"),

@@ -91,6 +91,16 @@ impl SglangMetrics {
         add(&self.server, Id::AbortedRequests, 0, 1.0);
     }
 
+    /// Sets the gauges of a rank's KV cache size, which SGLang exposes from its start on.
+    ///
+    /// **Source:** `SchedulerMetricsCollector.emit_constants`.
+    pub fn set_kv_cache_pages(&self, rank: usize, pages: u32) {
+        if let Some(cells) = self.engines.get(rank) {
+            cells[Id::MaxTokens].set(f64::from(pages) * f64::from(self.page_size));
+            cells[Id::Pages].set(pages.into());
+        }
+    }
+
     /// Returns the observer of the engine of a data-parallel rank.
     pub(crate) fn observer(&self, rank: usize) -> Box<dyn EngineObserver> {
         Box::new(SglangObserver {
@@ -225,8 +235,6 @@ impl EngineObserver for SglangObserver {
             (Id::FullTokenUsage, usage),
             (Id::UsedTokens, used),
             (Id::KvUsedTokens, used),
-            (Id::MaxTokens, total),
-            (Id::Pages, f64::from(stats.total_blocks)),
         ] {
             self.engine[id].set(value);
         }
