@@ -94,6 +94,43 @@ fn flags_of_synthetic_requests_are_refused_with_a_trace() {
 }
 
 #[test]
+fn split_pools_refuse_a_number_of_other_workers() {
+    let dir = tempfile::tempdir().unwrap();
+    let pools = "--num-prefill-workers 1 --num-decode-workers 1";
+    for words in [
+        format!("replay {WORK} {pools} --num-workers 3"),
+        format!("sweep {WORK} {pools} --grid num-workers=1,2"),
+    ] {
+        let (code, _, errors) = run(dir.path(), &words);
+        assert_eq!(code, 2, "{words}: {errors}");
+        for told in ["cannot be used with", "--num-workers", "--num-prefill-workers"] {
+            assert!(errors.contains(told), "{words}: no {told} in {errors}");
+        }
+    }
+}
+
+/// The value of `--no-per-request` follows `=`, so the next word is a flag of its own.
+#[test]
+fn no_per_request_leaves_the_next_word() {
+    let dir = tempfile::tempdir().unwrap();
+    for rest in ["--report-json -", "--max-num-seqs=4 --report-json -", "--model m --report-json -"]
+    {
+        for switch in ["--no-per-request", "--no-per-request=true"] {
+            let (code, text, errors) = run(dir.path(), &format!("replay {switch} {WORK} {rest}"));
+            assert_eq!(code, 0, "{switch} {rest}: {errors}");
+            let (_, after, _) = run(dir.path(), &format!("replay {WORK} {switch} {rest}"));
+            let report = |text: &str| -> serde_json::Value {
+                let mut report: serde_json::Value = serde_json::from_str(text).unwrap();
+                report.as_object_mut().unwrap().remove("run");
+                report
+            };
+            assert_eq!(report(&text), report(&after), "{switch} {rest}");
+            assert_eq!(report(&text)["per_request"].as_array().map(Vec::len), Some(0));
+        }
+    }
+}
+
+#[test]
 fn router_flags_without_effect_are_warnings() {
     let dir = tempfile::tempdir().unwrap();
     let flags = "--router-config {} --router-queue-policy fcfs --kv-event-lag-ms 5";
