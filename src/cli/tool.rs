@@ -266,6 +266,7 @@ fn build_deployment(
             true => parallel.data.max(1),
             false => 1,
         },
+        kv_transfer: server::kv_fetch_times(config),
         evidence: deployment_evidence(config),
         step_times,
         seed: config.content.seed.unwrap_or(0),
@@ -309,6 +310,7 @@ fn provenance(config: &vllm_sim_config::Config, origin: StepTimeSettingSource) -
         gpu,
         step_times,
         vllm_version: Some(config.model.vllm_version.as_str().to_owned()),
+        kv_transfers: None,
     }
 }
 

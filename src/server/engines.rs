@@ -227,12 +227,14 @@ fn encoder_limits_and_latency(
 
 /// Returns the time to fetch the KV cache of a prompt from another server: a fixed time, and a time
 /// per token.
-fn kv_fetch_times(config: &Config) -> (Duration, Duration) {
+pub(super) fn kv_fetch_times(config: &Config) -> (Duration, Duration) {
     let delays = &config.engine.timing.delays;
     let transfer = &config.engine.transfer;
     let typed = transfer.kv_bytes_per_token.map(|bytes| bytes as f64);
     let bytes = typed.or_else(|| timing::kv_bytes_per_prompt_token(config));
     let per_token = match (bytes, transfer.kv_transfer_bandwidth) {
+        // The pool scheduler has delays only.
+        _ if config.engine.scheduler == SchedulerKind::Pool => delays.kv_transfer_per_token,
         (Some(bytes), Some(bandwidth)) => {
             Duration::try_from_secs_f64(bytes / (bandwidth * 1e9)).unwrap_or(Duration::MAX)
         }

@@ -273,7 +273,11 @@ fn write_report(
     }
     let printed = match args.report_json.as_deref() {
         Some("-") => String::from_utf8(json)?,
-        _ => report.render_report_table(),
+        _ => {
+            let transfers = origin.kv_transfers.as_ref();
+            let transfers = transfers.map(|time| format!("KV transfers take {time}\n"));
+            report.render_report_table() + &transfers.unwrap_or_default()
+        }
     };
     let is_empty = report.summary_number("completed_requests") == 0.0 && !is_job_stop_requested();
     let missed = match is_empty {
