@@ -291,7 +291,12 @@ impl EngineConfig {
             drafter: None,
             encoder: None,
             lock_step: false,
-            graphs: cuda_graphs::cuda_graph_batch_sizes(v, (batch.seqs, batch.tokens), drafts)?,
+            graphs: cuda_graphs::cuda_graph_batch_sizes(
+                v,
+                (batch.seqs, batch.tokens),
+                // Other schedulers make no drafts.
+                if scheduler == SchedulerKind::Vllm { drafts } else { 0 },
+            )?,
             replicas: ServerReplicaConfig::from_values(v)?,
             sglang: SglangSchedulerConfig::from_values(v)?,
             transfer: KvTransferCostConfig::from_values(v)?,
