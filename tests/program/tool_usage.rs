@@ -368,6 +368,16 @@ fn explain_shows_where_the_memory_goes_and_what_drafts_do() {
     let typed = of("--kv-cache-memory-bytes 10737418240 --max-model-len 32768");
     assert!(typed.contains("10.74 GB of cache are 5120 blocks"), "{typed}");
     assert!(typed.contains("--kv-cache-memory-bytes, regardless of free memory"), "{typed}");
+    // The line of the memory and the table have the same weights, of both kinds of models.
+    let weights = |text: &str| {
+        let of_line = |start: &str, word: usize| {
+            let line = text.lines().find(|line| line.starts_with(start)).unwrap();
+            line.split_whitespace().nth(word).unwrap().parse::<f64>().unwrap()
+        };
+        assert_eq!(of_line("Memory  ", 1), of_line("weights  ", 1), "{text}");
+        of_line("weights  ", 1)
+    };
+    assert_eq!([weights(&plain), weights(&of("--cpu-offload-gb 4"))], [16.06, 11.77]);
     assert!(!of("-dp 2").contains("run in lockstep"));
     let words = "explain Qwen/Qwen3-30B-A3B --gpu h100 -dp 2";
     let (_, experts, _) = run(dir.path(), words);
@@ -375,7 +385,12 @@ fn explain_shows_where_the_memory_goes_and_what_drafts_do() {
         experts.contains("Ranks       run in lockstep because the model has experts"),
         "{experts}"
     );
+    assert_eq!(weights(&experts), 32.05);
+    for part in ["One decode step on every rank, context", "One prompt alone, nothing cached"] {
+        assert!(experts.contains(part), "no {part:?} in\n{experts}");
+    }
     let (_, alone, _) = run(dir.path(), &format!("{words} --data-parallel-size-local 1"));
+    assert!(alone.contains("One prompt on every rank, nothing cached"), "{alone}");
     assert!(
         alone.contains("Qwen3-30B-A3B") && !alone.contains("Ranks       run in lockstep"),
         "{alone}"
