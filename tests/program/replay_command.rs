@@ -457,3 +457,34 @@ fn rows_that_are_left_out_are_counted() {
     assert_eq!(report["summary"]["completed_requests"], 2);
     assert_eq!(report["summary"]["left_out_rows"], 2);
 }
+
+/// A row of a CSV file is a request of its own, so sessions and their cached tokens are lost.
+#[test]
+fn columns_that_a_workload_lacks_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = "--input-tokens 400 --turn-tokens 100 --turns-per-session 3 --request-count 5 \
+                 --request-rate 5 --model demo --latency-model polynomial";
+    printed(dir.path(), &format!("replay {words} --per-request s.csv"));
+    let replayed = |file: &str| {
+        let output = vllm_sim(dir.path(), &format!("replay {file} --report-json - --model demo"));
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{errors}");
+        (serde_json::from_slice::<Value>(&output.stdout).unwrap(), errors)
+    };
+    let (report, errors) = replayed("s.csv");
+    let columns = report["summary"]["unused_columns"].as_str().unwrap();
+    for name in ["session_id", "turn", "reused_input_tokens"] {
+        assert!(columns.split(", ").any(|column| column == name), "no {name} in {columns}");
+    }
+    let told = format!("{columns}: columns of the trace that are not used");
+    assert_eq!(errors.matches(&told).count(), 1, "{errors}");
+    // Requests without sessions lose nothing.
+    printed(dir.path(), &format!("replay {SMALL} --request-rate 9 --per-request p.csv"));
+    let (report, errors) = replayed("p.csv");
+    assert!(report["summary"].get("unused_columns").is_none(), "{report}");
+    assert!(!errors.contains("not used"), "{errors}");
+    printed(dir.path(), &format!("replay {words} --per-request s.jsonl"));
+    let errors = complaint(dir.path(), "replay s.jsonl --model demo");
+    let told = "has results of `replay --per-request`, which are not a workload in JSON";
+    assert!(errors.contains(told), "{errors}");
+}

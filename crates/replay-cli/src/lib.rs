@@ -110,7 +110,7 @@ pub fn run_replay_command(
         Some(&mut count_finished),
     )?;
     drop(progress_bar);
-    workload::add_left_out_row_count(&mut report, source.as_ref());
+    workload::add_unused_trace_parts(&mut report, source.as_ref());
     write_report(report, &args.report, (&pools.about, &pools.provenance), &typed)
 }
 
