@@ -231,7 +231,8 @@ impl EngineConfig {
         let memory = v.get(&kv::KV_CACHE_MEMORY_BYTES)?;
         let blocks = v.get(&kv::NUM_GPU_BLOCKS_OVERRIDE)?;
         let speculative = SpeculativeConfig::from_flag_values(v, model, scheduler)?;
-        let drafts = speculative.as_ref().map_or(0, |s| s.num_tokens);
+        let drafting = speculative.as_ref().filter(|_| scheduler == SchedulerKind::Vllm);
+        let drafts = drafting.map_or(0, |s| s.num_tokens);
         // The order decides which of several wrong flags is reported.
         let queue = StepAndQueueLimits::from_values(v, batch.tokens)?;
         let timing = StepTimingConfig {
@@ -291,12 +292,7 @@ impl EngineConfig {
             drafter: None,
             encoder: None,
             lock_step: false,
-            graphs: cuda_graphs::cuda_graph_batch_sizes(
-                v,
-                (batch.seqs, batch.tokens),
-                // Other schedulers make no drafts.
-                if scheduler == SchedulerKind::Vllm { drafts } else { 0 },
-            )?,
+            graphs: cuda_graphs::cuda_graph_batch_sizes(v, (batch.seqs, batch.tokens), drafts)?,
             replicas: ServerReplicaConfig::from_values(v)?,
             sglang: SglangSchedulerConfig::from_values(v)?,
             transfer: KvTransferCostConfig::from_values(v)?,

@@ -24,7 +24,7 @@ const POOL_DELAY_FLAGS: [&str; 7] = [
     "prefill-time-std-dev",
 ];
 
-/// Flags that only `--scheduler vllm` reads: its batches, preemption and KV cache groups.
+/// Lists the flags of batches, preemption and KV cache groups that only `--scheduler vllm` reads.
 ///
 /// `sglang_config` in `src/server/engines.rs` lists the settings that these flags change.
 const VLLM_BATCH_FLAGS: [&str; 11] = [
