@@ -19,6 +19,7 @@ use vllm_sim_config::{
     load_single_engine_config, mask_url_passwords, nearest_engine_flag_name,
 };
 use vllm_sim_engine::latency::RooflineCoefficients;
+use vllm_sim_engine::sched::SchedulerSpec;
 use vllm_sim_explain as explain;
 use vllm_sim_gateway_score::{StartPodsFuture, StopPodsFuture};
 use vllm_sim_plan::{plan, sweep};
@@ -254,6 +255,7 @@ fn build_deployment(
             true => parallel.data.max(1),
             false => 1,
         },
+        kv_transfer: server::kv_fetch_times(config),
         evidence: deployment_evidence(config),
         step_times,
         seed: config.content.seed.unwrap_or(0),
@@ -298,6 +300,7 @@ fn provenance(config: &vllm_sim_config::Config, origin: StepTimeSettingSource) -
         not_included: None,
         step_times,
         vllm_version: Some(config.model.vllm_version.as_str().to_owned()),
+        kv_transfers: None,
     }
 }
 
@@ -390,6 +393,13 @@ fn run_explain(words: &[String], env: &dyn Fn(&str) -> Option<String>) -> Result
         host: loaded.config.engine.kv_offload.as_ref(),
         encoder: loaded.config.engine.encoder.as_ref(),
     };
+    let is_sglang = loaded.config.engine.scheduler == SchedulerKind::Sglang;
+    let spec = is_sglang.then(|| server::engine_spec(&loaded.config)).transpose()?;
+    let sglang = match &spec {
+        Some(SchedulerSpec::Sglang(sglang)) => Some(&**sglang),
+        _ => None,
+    };
+    let caches = (caches, sglang);
     let text = explain::explain_engine_as_text(name, &engine, setup, &sampling, &derived, caches);
     Ok(text + &explained_run(&loaded.config, &typed))
 }

@@ -96,25 +96,58 @@ pub(super) fn build_engine_spec(config: &Config, seed: u64) -> Result<SchedulerS
     })
 }
 
+/// Returns the configuration of the SGLang scheduler; `shared` has the settings that it shares with
+/// that of vLLM.
+///
+/// A setting that is not used here has flags of which `without_effect.rs` in `crates/config` or the
+/// reader of the flag warns.
 fn sglang_config(config: &Config, shared: VllmSchedulerConfig) -> SglangConfig {
+    let VllmSchedulerConfig {
+        latency,
+        speed,
+        num_gpu_blocks: num_pages,
+        block_size: page_size,
+        max_num_seqs,
+        max_model_len,
+        enable_prefix_caching,
+        max_waiting,
+        transfer,
+        reporting,
+        max_num_batched_tokens: _,
+        prefill: _,
+        layer_groups: _,
+        policy: _,
+        // It changes the latency model.
+        async_scheduling: _,
+        victim: _,
+        watermark: _,
+        speculation: _,
+        drafting: _,
+        weights_from_host: _,
+        loras: _,
+        encoder: _,
+        lock_step: _,
+        host_tier: _,
+        seed: _,
+    } = shared;
     let chosen = &config.engine.sglang;
     SglangConfig {
-        latency: shared.latency,
-        speed: shared.speed,
-        num_pages: shared.num_gpu_blocks,
-        page_size: shared.block_size,
-        max_num_seqs: shared.max_num_seqs,
-        max_model_len: shared.max_model_len,
-        enable_prefix_caching: shared.enable_prefix_caching,
+        latency,
+        speed,
+        num_pages,
+        page_size,
+        max_num_seqs,
+        max_model_len,
+        enable_prefix_caching,
         schedule_policy: chosen.schedule_policy,
         max_prefill_tokens: chosen.max_prefill_tokens,
         chunked_prefill_size: chosen.chunked_prefill_size,
         clip_max_new_tokens: chosen.clip_max_new_tokens,
         schedule_conservativeness: chosen.schedule_conservativeness,
         handoff: config.disaggregation.is_some(),
-        fetch: config.disaggregation.as_ref().map(|_| shared.transfer.fetch),
-        max_waiting: shared.max_waiting,
-        kv_events: shared.reporting.kv_events,
+        fetch: config.disaggregation.as_ref().map(|_| transfer.fetch),
+        max_waiting,
+        kv_events: reporting.kv_events,
         ..SglangConfig::default()
     }
 }
@@ -217,12 +250,14 @@ fn encoder_limits_and_latency(
 
 /// Returns the time to fetch the KV cache of a prompt from another server: a fixed time, and a time
 /// per token.
-fn kv_fetch_times(config: &Config) -> (Duration, Duration) {
+pub(super) fn kv_fetch_times(config: &Config) -> (Duration, Duration) {
     let delays = &config.engine.timing.delays;
     let transfer = &config.engine.transfer;
     let typed = transfer.kv_bytes_per_token.map(|bytes| bytes as f64);
     let bytes = typed.or_else(|| timing::kv_bytes_per_prompt_token(config));
     let per_token = match (bytes, transfer.kv_transfer_bandwidth) {
+        // The pool scheduler has delays only.
+        _ if config.engine.scheduler == SchedulerKind::Pool => delays.kv_transfer_per_token,
         (Some(bytes), Some(bandwidth)) => {
             Duration::try_from_secs_f64(bytes / (bandwidth * 1e9)).unwrap_or(Duration::MAX)
         }

@@ -76,6 +76,12 @@ pub fn engine_spec(config: &Config) -> Result<SchedulerSpec, StartError> {
     engines::build_engine_spec(config, config.content.seed.unwrap_or(0))
 }
 
+/// Returns the time to fetch the KV cache of a prompt from another server: a fixed time, and a time
+/// per token.
+pub fn kv_fetch_times(config: &Config) -> (Duration, Duration) {
+    engines::kv_fetch_times(config)
+}
+
 /// A running server: engines, request service and HTTP and gRPC APIs.
 pub struct SimulatorServer {
     /// Address of the server's HTTP socket; `None` for a Unix socket.

@@ -161,16 +161,19 @@ fn build_roofline_setup(
     let read =
         coefficients.map_or(Ok(RooflineCoefficients::default()), read_latency_coefficients)?;
     let sampling = default_sampling(config);
+    let slices_experts = shape.moe.is_some() && engine.scheduler == SchedulerKind::Vllm;
     Ok(RooflineModelSetup {
         tp: engine.parallel.tensor,
         pp: engine.parallel.pipeline,
         pcp: engine.parallel.prefill_context,
         async_scheduling: engine.scheduling.async_scheduling,
         kv_bytes: kv_dtype_bytes(config),
-        expert_ranks: match engine.parallel.expert {
+        // Ranks of SGLang hold all experts, unless expert parallelism spreads them.
+        expert_ranks: match engine.parallel.expert || slices_experts {
             true => engine.parallel.data,
             false => 1,
         },
+        expert_parallel: engine.parallel.expert,
         all2all: engine.parallel.all2all,
         graphs: engine.graphs.clone(),
         truncated_sampling: sampling.truncated,

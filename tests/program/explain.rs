@@ -15,7 +15,7 @@ fn explain_shows_layer_groups_and_block_rule() {
     let setup = setup.as_ref().map(|setup| (setup, 0.92, Err(NO_ROOFLINE_REASON)));
     let caches =
         EngineCacheSizes { kv: config.engine.kv_cache.as_ref(), ..EngineCacheSizes::default() };
-    let text = explain_engine_as_text("gpt-oss-20b", &engine, setup, "", &[], caches);
+    let text = explain_engine_as_text("gpt-oss-20b", &engine, setup, "", &[], (caches, None));
     for part in [
         "163839 usable blocks of 16 tokens that the groups share",
         "163840 blocks with the null block: --kv-cache-memory-bytes divided by the bytes of a \
@@ -43,7 +43,7 @@ fn explain_shows_encoder_budget() {
     let mut encoder = config.engine.encoder.unwrap();
     let shown = |encoder: &MediaEncoderConfig| {
         let caches = EngineCacheSizes { encoder: Some(encoder), ..EngineCacheSizes::default() };
-        explain_engine_as_text("qwen", &engine, setup, "", &[], caches)
+        explain_engine_as_text("qwen", &engine, setup, "", &[], (caches, None))
     };
     let text = shown(&encoder);
     for part in [

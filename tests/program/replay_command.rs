@@ -362,10 +362,66 @@ fn kv_transfers_of_known_models_take_time() {
         let report: Value = serde_json::from_str(&report).unwrap();
         report["summary"]["mean_ttft_ms"].as_f64().unwrap()
     };
-    let known = ttft("--kv-transfer-bandwidth 10");
-    assert_eq!(known, ttft("--kv-transfer-bandwidth 10 --kv-bytes-per-token 327680"));
-    let took = known - ttft("");
+    let known = ttft("");
+    for same in ["--kv-transfer-bandwidth 10", "--kv-bytes-per-token 327680"] {
+        assert_eq!(known, ttft(same), "{same}");
+    }
+    let took = known - ttft("--kv-transfer-bandwidth 0");
     assert!((32.0..34.0).contains(&took), "{took} ms");
+}
+
+/// The tools simulate the same transfers of the same pools, and say how long these take.
+#[test]
+fn reports_of_split_pools_name_the_time_of_kv_transfers() {
+    let dir = tempfile::tempdir().unwrap();
+    let work = "--input-tokens 100 --output-tokens 2 --request-count 5 --request-rate 1";
+    let llama = "--model meta-llama/Llama-3.1-8B-Instruct --gpu H100";
+    let pools = "--num-prefill-workers 1 --num-decode-workers 1";
+    let tools = [
+        "replay".to_owned(),
+        "sweep --grid max-num-seqs=64".to_owned(),
+        "plan --slo-ttft-ms 5000".to_owned(),
+    ];
+    let usual = "KV transfers take 13.107 us per prompt token (--kv-transfer-bandwidth 10)";
+    for tool in &tools {
+        for (flags, told) in [
+            (llama.to_owned(), usual),
+            (
+                format!("{llama} --kv-transfer-bandwidth 0"),
+                "KV transfers take no time (--kv-transfer-bandwidth 0)",
+            ),
+            (format!("{llama} --kv-cache-transfer-latency 5ms"), "KV transfers take 5 ms"),
+            (
+                "--model demo --latency-model polynomial".to_owned(),
+                "KV transfers take no time, because the KV cache size of a token is unknown \
+                 (--kv-transfer-bandwidth 10)",
+            ),
+            (
+                "--model demo --scheduler pool --time-to-first-token 5ms".to_owned(),
+                "KV transfers take no time\n",
+            ),
+            (
+                format!("{llama} --pool-flags {{\"decode\":{{\"kv_transfer_bandwidth\":20}}}}"),
+                "KV transfers take 6.554 us per prompt token\n",
+            ),
+        ] {
+            let text = printed(dir.path(), &format!("{tool} {work} {pools} {flags}")) + "\n";
+            assert_eq!(text.matches(told).count(), 1, "{tool} {flags}: no {told:?} in {text}");
+        }
+        let text = printed(dir.path(), &format!("{tool} {work} {llama} -tp 1"));
+        assert!(!text.contains("KV transfers"), "{text}");
+    }
+    let ttft = |more: &str| {
+        let words = format!("replay {work} {pools} {llama} --report-json - {more}");
+        let report: Value = serde_json::from_str(&printed(dir.path(), &words)).unwrap();
+        assert!(report["run"]["kv_transfers"].is_string(), "{}", report["run"]);
+        report["summary"]["mean_ttft_ms"].as_f64().unwrap()
+    };
+    // 100 tokens of 128 KiB at 10 GB/s.
+    for scheduler in ["--scheduler vllm", "--scheduler sglang"] {
+        let took = ttft(scheduler) - ttft(&format!("{scheduler} --kv-transfer-bandwidth 0"));
+        assert!((1.2..1.4).contains(&took), "{scheduler}: {took} ms");
+    }
 }
 
 #[test]
@@ -400,4 +456,35 @@ fn rows_that_are_left_out_are_counted() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["summary"]["completed_requests"], 2);
     assert_eq!(report["summary"]["left_out_rows"], 2);
+}
+
+/// A row of a CSV file is a request of its own, so sessions and their cached tokens are lost.
+#[test]
+fn columns_that_a_workload_lacks_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = "--input-tokens 400 --turn-tokens 100 --turns-per-session 3 --request-count 5 \
+                 --request-rate 5 --model demo --latency-model polynomial";
+    printed(dir.path(), &format!("replay {words} --per-request s.csv"));
+    let replayed = |file: &str| {
+        let output = vllm_sim(dir.path(), &format!("replay {file} --report-json - --model demo"));
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.success(), "{errors}");
+        (serde_json::from_slice::<Value>(&output.stdout).unwrap(), errors)
+    };
+    let (report, errors) = replayed("s.csv");
+    let columns = report["summary"]["unused_columns"].as_str().unwrap();
+    for name in ["session_id", "turn", "reused_input_tokens"] {
+        assert!(columns.split(", ").any(|column| column == name), "no {name} in {columns}");
+    }
+    let told = format!("{columns}: columns of the trace that are not used");
+    assert_eq!(errors.matches(&told).count(), 1, "{errors}");
+    // Requests without sessions lose nothing.
+    printed(dir.path(), &format!("replay {SMALL} --request-rate 9 --per-request p.csv"));
+    let (report, errors) = replayed("p.csv");
+    assert!(report["summary"].get("unused_columns").is_none(), "{report}");
+    assert!(!errors.contains("not used"), "{errors}");
+    printed(dir.path(), &format!("replay {words} --per-request s.jsonl"));
+    let errors = complaint(dir.path(), "replay s.jsonl --model demo");
+    let told = "has results of `replay --per-request`, which are not a workload in JSON";
+    assert!(errors.contains(told), "{errors}");
 }

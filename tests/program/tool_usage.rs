@@ -94,6 +94,43 @@ fn flags_of_synthetic_requests_are_refused_with_a_trace() {
 }
 
 #[test]
+fn split_pools_refuse_a_number_of_other_workers() {
+    let dir = tempfile::tempdir().unwrap();
+    let pools = "--num-prefill-workers 1 --num-decode-workers 1";
+    for words in [
+        format!("replay {WORK} {pools} --num-workers 3"),
+        format!("sweep {WORK} {pools} --grid num-workers=1,2"),
+    ] {
+        let (code, _, errors) = run(dir.path(), &words);
+        assert_eq!(code, 2, "{words}: {errors}");
+        for told in ["cannot be used with", "--num-workers", "--num-prefill-workers"] {
+            assert!(errors.contains(told), "{words}: no {told} in {errors}");
+        }
+    }
+}
+
+/// The value of `--no-per-request` follows `=`, so the next word is a flag of its own.
+#[test]
+fn no_per_request_leaves_the_next_word() {
+    let dir = tempfile::tempdir().unwrap();
+    for rest in ["--report-json -", "--max-num-seqs=4 --report-json -", "--model m --report-json -"]
+    {
+        for switch in ["--no-per-request", "--no-per-request=true"] {
+            let (code, text, errors) = run(dir.path(), &format!("replay {switch} {WORK} {rest}"));
+            assert_eq!(code, 0, "{switch} {rest}: {errors}");
+            let (_, after, _) = run(dir.path(), &format!("replay {WORK} {switch} {rest}"));
+            let report = |text: &str| -> serde_json::Value {
+                let mut report: serde_json::Value = serde_json::from_str(text).unwrap();
+                report.as_object_mut().unwrap().remove("run");
+                report
+            };
+            assert_eq!(report(&text), report(&after), "{switch} {rest}");
+            assert_eq!(report(&text)["per_request"].as_array().map(Vec::len), Some(0));
+        }
+    }
+}
+
+#[test]
 fn router_flags_without_effect_are_warnings() {
     let dir = tempfile::tempdir().unwrap();
     let flags = "--router-config {} --router-queue-policy fcfs --kv-event-lag-ms 5";
@@ -331,6 +368,16 @@ fn explain_shows_where_the_memory_goes_and_what_drafts_do() {
     let typed = of("--kv-cache-memory-bytes 10737418240 --max-model-len 32768");
     assert!(typed.contains("10.74 GB of cache are 5120 blocks"), "{typed}");
     assert!(typed.contains("--kv-cache-memory-bytes, regardless of free memory"), "{typed}");
+    // The line of the memory and the table have the same weights, of both kinds of models.
+    let weights = |text: &str| {
+        let of_line = |start: &str, word: usize| {
+            let line = text.lines().find(|line| line.starts_with(start)).unwrap();
+            line.split_whitespace().nth(word).unwrap().parse::<f64>().unwrap()
+        };
+        assert_eq!(of_line("Memory  ", 1), of_line("weights  ", 1), "{text}");
+        of_line("weights  ", 1)
+    };
+    assert_eq!([weights(&plain), weights(&of("--cpu-offload-gb 4"))], [16.06, 11.77]);
     assert!(!of("-dp 2").contains("run in lockstep"));
     let words = "explain Qwen/Qwen3-30B-A3B --gpu h100 -dp 2";
     let (_, experts, _) = run(dir.path(), words);
@@ -338,7 +385,12 @@ fn explain_shows_where_the_memory_goes_and_what_drafts_do() {
         experts.contains("Ranks       run in lockstep because the model has experts"),
         "{experts}"
     );
+    assert_eq!(weights(&experts), 32.05);
+    for part in ["One decode step on every rank, context", "One prompt alone, nothing cached"] {
+        assert!(experts.contains(part), "no {part:?} in\n{experts}");
+    }
     let (_, alone, _) = run(dir.path(), &format!("{words} --data-parallel-size-local 1"));
+    assert!(alone.contains("One prompt on every rank, nothing cached"), "{alone}");
     assert!(
         alone.contains("Qwen3-30B-A3B") && !alone.contains("Ranks       run in lockstep"),
         "{alone}"

@@ -93,6 +93,61 @@ fn settings_that_a_scheduler_ignores_are_named() {
     }
 }
 
+/// The tools warn, too; only `--scheduler vllm` reads these flags.
+#[test]
+fn flags_that_the_sglang_scheduler_ignores_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let llama = "--model meta-llama/Llama-3.1-8B-Instruct --gpu H100 --max-model-len 4096";
+    let work = "--input-tokens 8 --output-tokens 2 --request-count 2 --request-rate 3";
+    for flag in [
+        "--max-num-batched-tokens 8192",
+        "--max-num-scheduled-tokens 512",
+        "--no-enable-chunked-prefill --max-num-batched-tokens 8192",
+        "--long-prefill-token-threshold 100",
+        "--long-prefill-token-threshold-adaptive",
+        "--prefill-schedule-interval 2",
+        "--no-scheduler-reserve-full-isl",
+        "--watermark 0.3",
+        "--preemption-mode fifo",
+        "--prefix-cache-retention-interval 64",
+        "--disable-hybrid-kv-cache-manager",
+        "--performance-mode throughput",
+        "--attention-backend FLASH_ATTN",
+        "--cpu-offload-gb 2",
+        "--kv-offloading-size 8",
+        "--speculative-config {\"method\":\"eagle3\",\"model\":\"d\",\"num_speculative_tokens\":2}",
+        "--disable-chunked-mm-input",
+    ] {
+        let name = flag.split(' ').next().unwrap().replacen("--no-", "--", 1);
+        let warned = |scheduler: &str| {
+            let words = format!("replay {work} {llama} --scheduler {scheduler} {flag}");
+            let (code, errors) = run(dir.path(), &words);
+            assert_eq!(code, 0, "{words}: {errors}");
+            let mut lines = errors.lines().filter(|line| line.contains("no effect"));
+            lines.any(|line| line.contains(&name))
+        };
+        assert!(warned("sglang"), "{flag}");
+        // Without media, that flag has no effect with either.
+        assert!(!warned("vllm") || flag == "--disable-chunked-mm-input", "{flag}");
+    }
+    // Drafts that are never made take no memory of the cache.
+    let cache = |more: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vllm-sim"));
+        command.args(format!("explain {llama} --scheduler sglang {more}").split_whitespace());
+        let text = String::from_utf8(command.output().unwrap().stdout).unwrap();
+        let line = text.lines().find(|line| line.starts_with("KV cache ")).unwrap().to_owned();
+        (line, text)
+    };
+    let (plain, text) = cache("--sglang-chunked-prefill-size 1024");
+    let drafts = "{\"method\":\"eagle3\",\"model\":\"d\",\"num_speculative_tokens\":2}";
+    assert_eq!(cache(&format!("--speculative-config {drafts}")).0, plain);
+    let part = "batches of their own, of at most 16384 tokens, of which 1024 are of one prompt";
+    assert!(text.contains(part), "no {part:?} in\n{text}");
+    // Prompts of 64, 256, 1,024 and 4,096 tokens.
+    let steps = text.lines().find(|line| line.starts_with("steps ")).unwrap();
+    assert_eq!(steps.split_whitespace().collect::<Vec<_>>(), ["steps", "1", "1", "1", "4"]);
+}
+
 /// A cache that cannot hold a request of the whole context is a warning, also without a GPU.
 #[test]
 fn too_few_cache_blocks_are_warned_about() {

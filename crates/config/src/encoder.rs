@@ -49,7 +49,7 @@ impl MediaEncoderConfig {
         let Some((modality, largest, tokens)) = found else {
             for (name, given) in [(flag.name, whole), (mode_flag.name, v.is_flag_set(mode_flag))] {
                 if given {
-                    v.add_warning(format!(
+                    v.add_no_effect_warning(format!(
                         "--{name} has no effect: it needs the vllm scheduler and a model that takes \
                          media"
                     ));

@@ -217,7 +217,8 @@ impl EngineConfig {
         let memory = v.get(&kv::KV_CACHE_MEMORY_BYTES)?;
         let blocks = v.get(&kv::NUM_GPU_BLOCKS_OVERRIDE)?;
         let speculative = SpeculativeConfig::from_flag_values(v, model, scheduler)?;
-        let drafts = speculative.as_ref().map_or(0, |s| s.num_tokens);
+        let drafting = speculative.as_ref().filter(|_| scheduler == SchedulerKind::Vllm);
+        let drafts = drafting.map_or(0, |s| s.num_tokens);
         // The order decides which of several wrong flags is reported.
         let prefill = read_chunked_prefill(v, batch.tokens)?;
         let queue = WaitingQueueLimits {

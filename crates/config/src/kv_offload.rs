@@ -92,7 +92,7 @@ impl KvOffloadConfig {
         offloader.check_extra_config(v)?;
         let name = offloader.connector_name();
         if engine.scheduler != SchedulerKind::Vllm {
-            v.add_warning(format!("{name} has no effect: it needs --scheduler vllm"));
+            v.add_no_effect_warning(format!("{name} has no effect: it needs --scheduler vllm"));
             return Ok(None);
         }
         if offloader.rules == OffloadConnector::Simple && !engine.prefix_cache.enable_prefix_caching

@@ -145,8 +145,10 @@ pub struct Config {
 fn warn_of_missing_effects(v: &FlagValues, engine: &EngineConfig) {
     let uses_gpu = engine.timing.latency_source.step_times_depend_on_gpu();
     if engine.memory.cpu_offload_gib > 0.0 && !(engine.kv_cache.is_some() && uses_gpu) {
-        v.add_warning(
-            "--cpu-offload-gb has no effect: it needs `serve`, --gpu and a model whose shape is known",
+        v.add_no_effect_warning(
+            "--cpu-offload-gb has no effect: it needs `serve`, --scheduler vllm, --gpu and a model \
+             whose shape is known"
+                .to_owned(),
         );
     }
     let (data, local) = (engine.parallel.data, engine.parallel.local_ranks.1);
@@ -181,7 +183,8 @@ impl Config {
                 reserved_memory::reserve_draft_and_lora_memory(
                     v,
                     &shape,
-                    engine.speculative.as_ref(),
+                    // Other schedulers run no drafts, so their models take no memory.
+                    engine.speculative.as_ref().filter(|_| engine.scheduler == SchedulerKind::Vllm),
                     &engine.parallel,
                     &engine.timing.latency_source,
                 )?;

@@ -91,9 +91,10 @@ impl SpeculativeConfig {
         }
         speculative_keys::check_speculative_keys(v, &keys.0)?;
         if scheduler != SchedulerKind::Vllm {
-            v.add_warning(
+            v.add_no_effect_warning(
                 "--speculative-config has no effect except for counters that stay 0: drafts need \
-                 --scheduler vllm",
+                 --scheduler vllm"
+                    .to_owned(),
             );
         }
         let named = keys.method_name();

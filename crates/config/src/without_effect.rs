@@ -8,7 +8,7 @@ use super::preview::{
 use super::values::FlagValues;
 use super::{
     ClientCertificatePolicy, Config, MetricsCompat, ModelTask, SchedulerKind, ServingRole,
-    StepLatencySource, SystemFingerprintForm, all_effective_flags, closest_known_name,
+    StepLatencySource, SystemFingerprintForm, all_effective_flags, closest_known_name, flags,
 };
 use vllm_sim_engine::sched::vllm::SchedulingPolicy;
 use vllm_sim_observe::kv_events::KvEventFormat;
@@ -22,6 +22,23 @@ const POOL_DELAY_FLAGS: [&str; 7] = [
     "prefill-overhead",
     "prefill-time-per-token",
     "prefill-time-std-dev",
+];
+
+/// Lists the flags of batches, preemption and KV cache groups that only `--scheduler vllm` reads.
+///
+/// `sglang_config` in `src/server/engines.rs` lists the settings that these flags change.
+const VLLM_BATCH_FLAGS: [&str; 11] = [
+    "max-num-batched-tokens",
+    "max-num-scheduled-tokens",
+    "enable-chunked-prefill",
+    "long-prefill-token-threshold",
+    "long-prefill-token-threshold-adaptive",
+    "prefill-schedule-interval",
+    "scheduler-reserve-full-isl",
+    "watermark",
+    "preemption-mode",
+    "prefix-cache-retention-interval",
+    "disable-hybrid-kv-cache-manager",
 ];
 
 /// Flags of LoRA adapters that decide which requests a scheduler may run together.
@@ -216,6 +233,9 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
             v.add_no_effect_warning(format!("{given}: no effect because {why}"));
         }
     }
+    if engine.scheduler == SchedulerKind::Sglang {
+        warn_of_vllm_scheduler_flags(v);
+    }
     if config.lora.enabled
         && engine.scheduler == SchedulerKind::Sglang
         && let Some(given) = set_flags(v, &LORA_SLOT_FLAGS)
@@ -224,6 +244,35 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
             "{given}: adapters are served, but no request waits for one, because --scheduler \
              sglang has no slots for adapters"
         ));
+    }
+}
+
+/// Warns about flags that only the vLLM scheduler reads.
+fn warn_of_vllm_scheduler_flags(v: &FlagValues) {
+    let mode = v.raw_flag_texts(&flags::engine::PERFORMANCE_MODE).last();
+    let is_throughput = mode.is_some_and(|mode| mode == "throughput");
+    let rules: [(&[&str], bool, &str); 3] = [
+        (
+            &VLLM_BATCH_FLAGS,
+            true,
+            "--scheduler sglang forms batches by rules of its own \
+             (--sglang-chunked-prefill-size, --sglang-max-prefill-tokens)",
+        ),
+        (
+            &["performance-mode"],
+            is_throughput,
+            "throughput raises limits of --scheduler vllm, not of sglang",
+        ),
+        (
+            &["attention-backend"],
+            true,
+            "it determines the default of --block-size with --scheduler vllm, not with sglang",
+        ),
+    ];
+    for (names, idle, why) in rules {
+        if let Some(given) = set_flags(v, names).filter(|_| idle) {
+            v.add_no_effect_warning(format!("{given}: no effect because {why}"));
+        }
     }
 }
 

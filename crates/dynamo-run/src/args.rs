@@ -389,7 +389,7 @@ fn take_transfer_time(args: &mut DynamoJsonArgs) -> Result<KvTransferTime, Dynam
         (Some(bytes), Some(bandwidth)) => bytes / bandwidth,
         _ => 0.0,
     };
-    Ok(KvTransferTime { ns_per_token, whole })
+    Ok(KvTransferTime { ns_per_token, whole, ..KvTransferTime::default() })
 }
 
 fn take_speed_factors(args: &mut DynamoJsonArgs) -> Result<SimulationSpeedFactors, DynamoRunError> {

@@ -14,6 +14,7 @@ use vllm_sim_engine::latency::{
     BatchWork, CudaGraphs, KvCacheMemory, LatencyModel, ModelShape, RooflineCoefficients,
     RooflineModelSetup, SimulationSpeedFactors, StepTimeBreakdown,
 };
+use vllm_sim_engine::sched::sglang::SglangConfig;
 use vllm_sim_engine::sched::vllm::VllmSchedulerConfig;
 
 const DECODE_CONTEXT_TOKENS: u32 = 1024;
@@ -65,18 +66,19 @@ pub const NO_ROOFLINE_REASON: &str = "its step times are not from the roofline";
 ///   are known, add details of a roofline latency model.
 /// - `derived` lists settings with computed defaults, with their rules.
 /// - `sampling` names the source of truncated sampling.
+/// - `sglang` describes the batches if the scheduler is that of SGLang.
 pub fn explain_engine_as_text(
     name: &str,
     engine: &VllmSchedulerConfig,
     setup: Option<(&RooflineModelSetup, f64, KnownEvidence<'_>)>,
     sampling: &str,
     derived: &[DerivedEngineSetting<'_>],
-    caches: EngineCacheSizes<'_>,
+    (caches, sglang): (EngineCacheSizes<'_>, Option<&SglangConfig>),
 ) -> String {
     let mut text = String::new();
     // Writing to a string cannot fail.
     let setup = setup.map(|(setup, utilization, known)| (setup, utilization, (sampling, known)));
-    let _ = write_explanation(&mut text, name, engine, setup, derived, caches);
+    let _ = write_explanation(&mut text, name, engine, setup, derived, (caches, sglang));
     text
 }
 
@@ -108,8 +110,9 @@ fn write_explanation(
     engine: &VllmSchedulerConfig,
     setup: Option<(&RooflineModelSetup, f64, (&str, KnownEvidence<'_>))>,
     derived: &[DerivedEngineSetting<'_>],
-    EngineCacheSizes { kv: cache, host, encoder }: EngineCacheSizes<'_>,
+    (caches, sglang): (EngineCacheSizes<'_>, Option<&SglangConfig>),
 ) -> fmt::Result {
+    let EngineCacheSizes { kv: cache, host, encoder } = caches;
     writeln!(text, "Model       {name}")?;
     if let Some((setup, utilization, _)) = setup {
         write_model_shape(text, &setup.shape)?;
@@ -122,13 +125,7 @@ fn write_explanation(
     if let Some(host) = host {
         write_host_cache(text, host, engine.block_size)?;
     }
-    writeln!(
-        text,
-        "Batch       at most {} sequences, {} tokens a step; steps are scheduled {}",
-        engine.max_num_seqs,
-        engine.max_num_batched_tokens,
-        if engine.async_scheduling { "one ahead" } else { "one at a time" },
-    )?;
+    write_batch_limits(text, engine, sglang)?;
     if let Some(encoder) = encoder {
         budget::write_encoder_times(text, engine, encoder)?;
     }
@@ -155,10 +152,39 @@ fn write_explanation(
         budget::write_gpu_memory_budget(text, setup, utilization, cache)?;
     }
     write_derived_settings(text, derived)?;
-    writeln!(text, "\nOne decode step, context {DECODE_CONTEXT_TOKENS} each (ms)\n")?;
+    let ranks = setup.map_or(1, |(setup, ..)| setup.expert_ranks);
+    let on_each = if ranks > 1 { " on every rank" } else { "" };
+    writeln!(text, "\nOne decode step{on_each}, context {DECODE_CONTEXT_TOKENS} each (ms)\n")?;
     write_decode_times(text, engine)?;
-    writeln!(text, "\nOne prompt alone, nothing cached (ms)\n")?;
-    write_prefill_times(text, engine)
+    // Only ranks of one process know that others are idle.
+    let (alone, ranks) = match engine.lock_step {
+        false if ranks > 1 => ("on every rank", 1),
+        _ => ("alone", ranks),
+    };
+    writeln!(text, "\nOne prompt {alone}, nothing cached (ms)\n")?;
+    write_prefill_times(text, engine, sglang, ranks)
+}
+
+fn write_batch_limits(
+    text: &mut String,
+    engine: &VllmSchedulerConfig,
+    sglang: Option<&SglangConfig>,
+) -> fmt::Result {
+    match sglang {
+        Some(sglang) => writeln!(
+            text,
+            "Batch       at most {} sequences; prompts are computed in batches of their own, of at \
+             most {} tokens, of which {} are of one prompt",
+            engine.max_num_seqs, sglang.max_prefill_tokens, sglang.chunked_prefill_size,
+        ),
+        None => writeln!(
+            text,
+            "Batch       at most {} sequences, {} tokens a step; steps are scheduled {}",
+            engine.max_num_seqs,
+            engine.max_num_batched_tokens,
+            if engine.async_scheduling { "one ahead" } else { "one at a time" },
+        ),
+    }
 }
 
 fn write_kv_cache(
@@ -301,7 +327,7 @@ fn write_memory(
     write!(
         text,
         "Memory      {:.2} GB of weights on each GPU, {token} bytes of cache per token",
-        memory.weight_bytes / 1e9,
+        cache.map_or(memory, |cache| cache.memory).weight_bytes / 1e9,
     )?;
     match cache {
         // The table of groups has this number.
@@ -343,16 +369,24 @@ fn write_decode_times(text: &mut String, engine: &VllmSchedulerConfig) -> fmt::R
     write_weights_from_host(text, engine, steps.iter().map(|_| 1))
 }
 
-fn write_prefill_times(text: &mut String, engine: &VllmSchedulerConfig) -> fmt::Result {
+/// Writes the times of prompts that run alone: each of the other `ranks` runs steps of one token.
+fn write_prefill_times(
+    text: &mut String,
+    engine: &VllmSchedulerConfig,
+    sglang: Option<&SglangConfig>,
+    ranks: u32,
+) -> fmt::Result {
     let fits = |&n: &u32| n <= engine.max_model_len;
     let lengths: Vec<u32> = PROMPT_LENGTHS_TOKENS.iter().copied().filter(fits).collect();
     write_table_line(text, "tokens", lengths.iter().map(u32::to_string))?;
     let window = engine.latency.sliding_window();
     let chunks = |length: u32| {
-        let budget = match engine.prefill.enable_chunked_prefill {
-            true => engine.max_num_batched_tokens.max(1),
-            false => length,
+        let budget = match (sglang, engine.prefill.enable_chunked_prefill) {
+            (Some(sglang), _) => sglang.chunked_prefill_size.min(sglang.max_prefill_tokens),
+            (None, true) => engine.max_num_batched_tokens,
+            (None, false) => length,
         };
+        let budget = budget.max(1);
         (0..length).step_by(budget as usize).map(move |past| {
             let mut batch = BatchWork::default();
             batch.add_prompt_chunk(budget.min(length - past), past, window);
@@ -360,8 +394,16 @@ fn write_prefill_times(text: &mut String, engine: &VllmSchedulerConfig) -> fmt::
         })
     };
     write_table_line(text, "steps", lengths.iter().map(|&n| chunks(n).count().to_string()))?;
+    // Experts that the ranks share compute the tokens of all of them.
+    let others = f64::from(ranks.saturating_sub(1));
+    let average = |tokens: f64| (tokens + others) / (1.0 + others);
     let time = |n: u32| -> f64 {
-        let steps = chunks(n).map(|batch| engine.step_time(&batch));
+        let steps = chunks(n).map(|batch| {
+            let tokens = batch.computed_tokens() as f64;
+            let experts = |tokens| engine.latency.distributed_expert_time(tokens, engine.speed);
+            let alone = engine.step_time(&batch) + experts(average(tokens));
+            alone.saturating_sub(experts(tokens))
+        });
         steps.map(|d| d.as_secs_f64() * 1e3).sum()
     };
     write_table_line(text, "first token", lengths.iter().map(|&n| format!("{:.1}", time(n))))?;
@@ -380,7 +422,13 @@ fn write_prefill_times(text: &mut String, engine: &VllmSchedulerConfig) -> fmt::
         return Ok(());
     };
     let parts = lengths.iter().map(|&n| {
-        let steps = chunks(n).map(|batch| step_parts(&roofline.step_time_breakdown(&batch)));
+        let steps = chunks(n).map(|batch| {
+            let mut parts = roofline.step_time_breakdown(&batch);
+            let tokens = batch.computed_tokens() as f64;
+            let experts_us = |n| roofline.distributed_expert_time(n).as_secs_f64() * 1e6;
+            parts.moe += experts_us(average(tokens)) - experts_us(tokens);
+            step_parts(&parts)
+        });
         steps.fold([0.0; 8], |sums, parts| std::array::from_fn(|part| sums[part] + parts[part]))
     });
     write_step_parts(text, &parts.collect::<Vec<_>>())?;
@@ -483,7 +531,7 @@ mod tests {
             Some((&setup, 0.9, known.as_ref().map_err(|why| *why))),
             "no top-p or top-k: a test",
             &[],
-            EngineCacheSizes::default(),
+            (EngineCacheSizes::default(), None),
         );
         for part in [
             "32 layers of 4096",
@@ -502,6 +550,38 @@ mod tests {
         assert!(text.lines().all(|line| line.len() < 170), "{text}");
     }
 
+    /// The other ranks run dummy steps of one token.
+    #[test]
+    fn a_prompt_alone_shares_the_experts_with_idle_ranks() {
+        let shape = known_model_shape("Qwen/Qwen3-30B-A3B").unwrap();
+        let gpu = find_gpu("H100").unwrap().clone();
+        let setup = RooflineModelSetup { expert_ranks: 2, ..RooflineModelSetup::new(shape, gpu) };
+        let roofline = RooflineModel::new(&setup).unwrap();
+        let mut prompt = BatchWork::default();
+        prompt.add_prompt_chunk(1024, 0, None);
+        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        let every = ms(roofline.step_time(&prompt));
+        let experts = |tokens| ms(roofline.distributed_expert_time(tokens));
+        let one = every - experts(1024.0) + experts(512.5);
+        let mut engine = VllmSchedulerConfig {
+            latency: LatencyModel::Roofline(Box::new(roofline.clone())),
+            lock_step: true,
+            ..VllmSchedulerConfig::default()
+        };
+        for (heading, expected) in [("alone", one), ("on every rank", every)] {
+            let setup = Some((&setup, 0.9, Err(NO_ROOFLINE_REASON)));
+            let caches = (EngineCacheSizes::default(), None);
+            let text = explain_engine_as_text("qwen", &engine, setup, "", &[], caches);
+            let start = format!("\nOne prompt {heading}, nothing cached (ms)\n");
+            let (_, table) = text.split_once(&start).unwrap();
+            let line = table.lines().find(|line| line.starts_with("first token")).unwrap();
+            let cells: Vec<&str> = line.split_whitespace().collect();
+            assert_eq!(cells[4], format!("{expected:.1}"), "{text}");
+            engine.lock_step = false;
+        }
+        assert!(one < 0.8 * every, "{one} {every}");
+    }
+
     #[test]
     fn other_latency_models_are_explained_by_step_times() {
         let engine = VllmSchedulerConfig {
@@ -516,8 +596,8 @@ mod tests {
         };
         let none = Err(NO_ROOFLINE_REASON);
         assert_eq!(prediction_evidence_for_engine(&engine, None), none);
-        let text =
-            explain_engine_as_text("some", &engine, None, "", &[], EngineCacheSizes::default());
+        let caches = (EngineCacheSizes::default(), None);
+        let text = explain_engine_as_text("some", &engine, None, "", &[], caches);
         let rows: Vec<Vec<&str>> =
             text.lines().map(|line| line.split_whitespace().collect()).collect();
         assert!(rows.contains(&vec!["tokens/s", "250", "1000"]), "{text}");

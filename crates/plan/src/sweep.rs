@@ -194,7 +194,9 @@ pub fn run_sweep_command(
         let page = page::sweep_html_page(&names, &played, (&origin, &typed));
         output_files::write_atomically(file, page)?;
     }
-    Ok(text_table(&names, &played))
+    let transfers = origin.kv_transfers.as_ref();
+    let transfers = transfers.map(|time| format!("\nKV transfers take {time}"));
+    Ok(text_table(&names, &played) + &transfers.unwrap_or_default())
 }
 
 /// Returns what the latencies of the first point with such a part leave out.

@@ -1,4 +1,5 @@
 use std::sync::Once;
+use std::time::Duration;
 
 use anyhow::Result;
 
@@ -17,6 +18,8 @@ pub struct EngineDeployment {
     pub gpus: u32,
     /// Number of data-parallel ranks per worker; each is an engine, and all step together.
     pub ranks: u32,
+    /// Duration of the KV cache transfer of a prompt to a decode worker: fixed, and per token.
+    pub kv_transfer: (Duration, Duration),
     /// Flags of the engine, including those that this program adds.
     pub flags: Vec<String>,
     /// Measured errors of the latencies that the engine's latency model predicts, or the reason why
@@ -45,6 +48,9 @@ pub struct ResultProvenance {
     pub not_included: Option<String>,
     /// Version of vLLM whose engine the run simulates; `None` if it is unknown.
     pub vllm_version: Option<String>,
+    /// Duration of KV cache transfers from prefill to decode workers, as a text for the user; `None`
+    /// without such workers.
+    pub kv_transfers: Option<String>,
 }
 
 impl ResultProvenance {
@@ -68,12 +74,13 @@ impl ResultProvenance {
             step_times: join(|one| Some(&one.step_times)).unwrap_or_default(),
             not_included: join(|one| one.not_included.as_deref()),
             vllm_version: join(|one| one.vllm_version.as_deref()),
+            kv_transfers: join(|one| one.kv_transfers.as_deref()),
         }
     }
 
     /// Returns the JSON object that describes a run in reports; `command` is its command line.
     pub fn provenance_json(&self, command: &str) -> Value {
-        json!({
+        let mut run = json!({
             "command": command,
             "version": env!("CARGO_PKG_VERSION"),
             "vllm_version": self.vllm_version,
@@ -81,7 +88,11 @@ impl ResultProvenance {
             "gpu": self.gpu,
             "not_included": self.not_included,
             "step_times": self.step_times,
-        })
+        });
+        if let Some(transfers) = &self.kv_transfers {
+            run["kv_transfers"] = json!(transfers);
+        }
+        run
     }
 
     /// Returns pairs of name and value that describe a run on an HTML page or in a text.
@@ -95,6 +106,7 @@ impl ResultProvenance {
             ("GPU", self.gpu.clone().or_else(none)),
             ("Not included", self.not_included.clone()),
             ("Step times", Some(self.step_times.clone())),
+            ("KV transfers", self.kv_transfers.clone()),
         ];
         let rows = rows.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
         rows.collect()

@@ -108,7 +108,7 @@ pub fn run_replay_command(
     )?;
     pools.provenance.not_included = pools.front_end_note(&report.summary);
     drop(progress_bar);
-    workload::add_left_out_row_count(&mut report, source.as_ref());
+    workload::add_unused_trace_parts(&mut report, source.as_ref());
     write_report(report, &args.report, (&pools.about, &pools.provenance), &typed)
 }
 
@@ -267,7 +267,11 @@ fn write_report(
     }
     let printed = match args.report_json.as_deref() {
         Some("-") => String::from_utf8(json)?,
-        _ => report.render_report_table(),
+        _ => {
+            let transfers = origin.kv_transfers.as_ref();
+            let transfers = transfers.map(|time| format!("KV transfers take {time}\n"));
+            report.render_report_table() + &transfers.unwrap_or_default()
+        }
     };
     let is_empty = report.summary_number("completed_requests") == 0.0 && !is_job_stop_requested();
     let missed = match is_empty {

@@ -51,7 +51,7 @@ pub(super) fn run_online_replay(
     let mut finished = sink.finish_report(&facts)?;
     let held_up = serde_json::json!(sent.held_up);
     finished.summary.insert("sessions_held_up".to_owned(), held_up);
-    workload::add_left_out_row_count(&mut finished, source.as_ref());
+    workload::add_unused_trace_parts(&mut finished, source.as_ref());
     Ok(finished)
 }
 

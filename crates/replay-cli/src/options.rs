@@ -275,7 +275,12 @@ pub enum QueuePolicyName {
 #[command(next_help_heading = "Workers and router")]
 pub struct PoolArgs {
     /// Number of workers that do both prefill and decode.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    #[arg(
+        long,
+        default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=65_536),
+        conflicts_with_all = ["num_prefill_workers", "num_decode_workers"]
+    )]
     pub num_workers: u32,
     /// Number of prefill workers; requires --num-decode-workers.
     #[arg(long, requires = "num_decode_workers", value_parser = clap::value_parser!(u32).range(1..=65_536))]
@@ -549,7 +554,9 @@ pub fn split_known_args<T: Parser>(words: &[String]) -> (Vec<String>, Vec<String
             Some(value) => format!("--{name}={value}"),
             None => format!("--{name}"),
         });
-        let values = match known.get_action().takes_values() && joined.is_none() {
+        // A value of a flag that requires `=` is never the next word.
+        let takes_next = known.get_action().takes_values() && !known.is_require_equals_set();
+        let values = match takes_next && joined.is_none() {
             true => known.get_num_args().map_or(1, |n| n.min_values().max(1)),
             false => 0,
         };

@@ -20,6 +20,22 @@ use super::deploy::{DeploymentFactory, EngineDeployment, ResultProvenance, StepT
 use super::options::{PoolArgs, QueuePolicyName, RouterName, read_json_or_file};
 use super::scaling::{build_worker_scaling, parse_seconds};
 
+/// Default bandwidth of KV transfers between prefill and decode workers, in GB/s. KV caches of
+/// gpt-oss-120b that NIXL pulls between H200 servers arrive at this rate over links of 400 Gb/s.
+///
+/// **Source:** llm-d `guides/p2p-kv-cache-sharing/benchmark-results/gpt-oss-120b-h200.md`: 2,048
+/// tokens take 49 ms, 49,152 take 550 ms, of which the front end has 3.2 us a token.
+const DEFAULT_KV_TRANSFER_GB_PER_S: u32 = 10;
+
+const KV_TRANSFER_BANDWIDTH_FLAG: &str = "--kv-transfer-bandwidth";
+
+/// Flags of `serve` for the duration of KV transfers. If none is set, the default bandwidth applies.
+const KV_TRANSFER_FLAGS: [&str; 3] = [
+    KV_TRANSFER_BANDWIDTH_FLAG,
+    "--kv-cache-transfer-latency",
+    "--kv-cache-transfer-time-per-token",
+];
+
 #[derive(Clone)]
 struct WorkerDeployment {
     engine: SchedulerSpec,
@@ -39,7 +55,11 @@ impl WorkerDeployment {
             gpus: deployment.gpus,
             gpu_name: deployment.provenance.gpu.clone(),
             ranks: deployment.ranks,
-            transfer: KvTransferTime::default(),
+            transfer: KvTransferTime {
+                fixed: deployment.kv_transfer.0,
+                ns_per_token: deployment.kv_transfer.1.as_nanos() as f64,
+                whole: false,
+            },
         }
     }
 
@@ -118,7 +138,7 @@ pub fn build_worker_pools(
     deploy: DeploymentFactory<'_>,
 ) -> Result<WorkerPools> {
     let own_flags = PoolFlags::parse_json(args.pool_flags.as_deref())?;
-    let plain = deploy(&own_flags.common_engine_flags(flags))?;
+    let (mut plain, flags) = own_flags.deploy_common_engine(args, flags, deploy)?;
     let shared = optional_mocker_worker("--extra-engine-args", args.extra_engine_args.as_deref())?;
     let own = WorkerDeployment::new(&plain);
     let router = router_config(args)?;
@@ -140,7 +160,9 @@ pub fn build_worker_pools(
         (Some(prefill), Some(decode)) => {
             let usual = shared.unwrap_or(own);
             let (first, second) =
-                prefill_and_decode_workers(args, (flags, &own_flags), deploy, usual)?;
+                prefill_and_decode_workers(args, (&flags, &own_flags), deploy, usual)?;
+            let transfers = describe_kv_transfers(&first, &second, &plain.about, args);
+            plain.provenance.kv_transfers = Some(transfers);
             let (before, after) = router.prefill_and_decode_routers();
             let prefill = PoolSpec {
                 transfer: first.transfer,
@@ -157,7 +179,7 @@ pub fn build_worker_pools(
         _ => {
             let (engines, gpus, ranks) = match &args.workers {
                 Some(file) => {
-                    let (engines, gpus) = read_workers_file(file, flags, deploy)?;
+                    let (engines, gpus) = read_workers_file(file, &flags, deploy)?;
                     (engines, gpus, 1)
                 }
                 None => {
@@ -257,6 +279,64 @@ impl PoolFlags {
             (Some(_), Some(own)) => append_json_flags(flags, own),
             _ => flags.to_vec(),
         }
+    }
+
+    /// Builds the engine that describes the deployment, and returns it with the flags of all workers.
+    ///
+    /// These are `flags`, and the default bandwidth of KV transfers between prefill and decode
+    /// workers, unless a flag sets the duration of the transfers.
+    fn deploy_common_engine(
+        &self,
+        args: &PoolArgs,
+        flags: &[String],
+        deploy: DeploymentFactory<'_>,
+    ) -> Result<(EngineDeployment, Vec<String>)> {
+        let plain = deploy(&self.common_engine_flags(flags))?;
+        let own = [&self.prefill, &self.decode].into_iter().flatten().flat_map(Map::keys);
+        let own = own.map(|name| format!("--{}", name.replace('_', "-")));
+        let mut typed = plain.about.iter().map(|(name, _)| name.clone()).chain(own);
+        let is_split = args.num_prefill_workers.is_some() && args.extra_engine_args.is_none();
+        let is_typed = typed.any(|name| KV_TRANSFER_FLAGS.contains(&name.as_str()));
+        if !is_split || is_typed {
+            return Ok((plain, flags.to_vec()));
+        }
+        let default = format!("{KV_TRANSFER_BANDWIDTH_FLAG}={DEFAULT_KV_TRANSFER_GB_PER_S}");
+        let flags = [flags, &[default]].concat();
+        Ok((deploy(&self.common_engine_flags(&flags))?, flags))
+    }
+}
+
+/// Describes the duration of KV transfers from a prefill worker to a decode worker; `about` has the
+/// flags that all workers share.
+fn describe_kv_transfers(
+    prefill: &WorkerDeployment,
+    decode: &WorkerDeployment,
+    about: &[(String, String)],
+    args: &PoolArgs,
+) -> String {
+    let (time, has_bandwidth) = match decode.engine {
+        // Decode workers fetch the KV cache themselves.
+        SchedulerSpec::Pool(_) => (decode.transfer, false),
+        SchedulerSpec::Vllm(_) => (decode.transfer, true),
+        SchedulerSpec::Mocker(_) | SchedulerSpec::Sglang(_) => (prefill.transfer, true),
+    };
+    let mut parts = Vec::new();
+    if !time.fixed.is_zero() {
+        parts.push(format!("{} ms", time.fixed.as_secs_f64() * 1e3));
+    }
+    if time.ns_per_token > 0.0 {
+        parts.push(format!("{:.3} us per prompt token", time.ns_per_token / 1e3));
+    }
+    let set = about.iter().rev().find(|(name, _)| name == KV_TRANSFER_BANDWIDTH_FLAG);
+    // Workers with flags of their own may have another bandwidth.
+    let set = set.filter(|_| has_bandwidth && args.has_one_worker_kind());
+    let set = set.map(|(name, value)| format!(" ({name} {value})"));
+    match (parts.is_empty(), set) {
+        (true, Some(set)) if !set.ends_with(" 0)") => {
+            format!("no time, because the KV cache size of a token is unknown{set}")
+        }
+        (true, set) => format!("no time{}", set.unwrap_or_default()),
+        (false, set) => format!("{}{}", parts.join(" and "), set.unwrap_or_default()),
     }
 }
 

@@ -10,7 +10,7 @@ use vllm_sim_replay::synth::{
     ArrivalProcess, ArrivalRateCurveSource, LoraAdapterSource, RescheduledSource,
     SyntheticWorkload, TokenLengthDistribution,
 };
-use vllm_sim_replay::workload::WorkloadSource;
+use vllm_sim_replay::workload::{WorkloadFacts, WorkloadSource};
 
 use super::options::{SyntheticArgs, WorkloadArgs};
 use vllm_sim_command_line::{UsageError, refuse};
@@ -130,6 +130,7 @@ fn open_timed_workload(
     let source = load::open_workload_files(&args.files, &options)?;
     let facts = source.facts();
     warn_of_left_out_rows(facts.left_out_rows);
+    warn_of_unused_columns(&unused_column_names(facts));
     if let Some(arrivals) = arrivals {
         let source = RescheduledSource::new(source, arrivals, args.arrival_seed);
         return Ok((Box::new(source), pace));
@@ -149,11 +150,34 @@ fn open_timed_workload(
     Ok((source, pace))
 }
 
-/// Adds the number of rows that the trace reader left out to a report, if there are any such rows.
-pub(super) fn add_left_out_row_count(report: &mut ReplayReport, source: &dyn WorkloadSource) {
+/// Adds what the trace reader did not use to a report, if there is any: the number of rows that it
+/// left out, and the names of columns.
+pub(super) fn add_unused_trace_parts(report: &mut ReplayReport, source: &dyn WorkloadSource) {
     let rows = source.facts().left_out_rows;
     if rows > 0 {
         report.summary.insert("left_out_rows".to_owned(), rows.into());
+    }
+    let columns = unused_column_names(source.facts());
+    if !columns.is_empty() {
+        report.summary.insert("unused_columns".to_owned(), columns.into());
+    }
+}
+
+fn unused_column_names(facts: WorkloadFacts) -> String {
+    facts.unused_columns.names().collect::<Vec<_>>().join(", ")
+}
+
+/// Logs a warning that the trace has columns that the workload lacks: only once per process, because
+/// a search opens the trace for every run.
+fn warn_of_unused_columns(columns: &str) {
+    static WARNED: Once = Once::new();
+    if !columns.is_empty() {
+        WARNED.call_once(|| {
+            tracing::warn!(
+                "{columns}: columns of the trace that are not used; every row is a request of its \
+                 own at its time, which shares cached tokens only with rows of its prefix_id"
+            );
+        });
     }
 }
 

@@ -52,6 +52,8 @@ impl ReplaySettings {
 /// Duration of a KV cache transfer between workers. Transfers do not share bandwidth.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct KvTransferTime {
+    /// Part of the KV cache transfer time that does not depend on the prompt.
+    pub fixed: Duration,
     /// KV cache transfer time per prompt token, in ns.
     pub ns_per_token: f64,
     /// Whether the KV cache of tokens that the receiver has cached is transferred too.
@@ -63,7 +65,8 @@ impl KvTransferTime {
     /// cached at the receiver.
     pub(super) fn duration_for_prompt(self, prompt_tokens: u32, missing_tokens: u32) -> Duration {
         let tokens = if self.whole { prompt_tokens } else { missing_tokens };
-        Duration::from_nanos((f64::from(tokens) * self.ns_per_token).round() as u64)
+        let nanos = (f64::from(tokens) * self.ns_per_token).round() as u64;
+        self.fixed.saturating_add(Duration::from_nanos(nanos))
     }
 }
 

@@ -149,6 +149,27 @@ pub struct WorkloadFacts {
     /// Number of trace rows that are left out of the workload, because they have no prompt or no
     /// output.
     pub left_out_rows: u64,
+    /// Columns of a CSV file that describe its requests but are not part of the workload.
+    pub unused_columns: UnusedTraceColumns,
+}
+
+/// Names of the columns of a CSV file that describe its requests but are not part of the workload.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct UnusedTraceColumns([Option<&'static str>; 7]);
+
+impl UnusedTraceColumns {
+    /// Adds the name of a column, unless it was added before.
+    pub fn add_column(&mut self, name: &'static str) {
+        let place = self.0.iter_mut().find(|place| place.is_none_or(|known| known == name));
+        if let Some(place) = place {
+            *place = Some(name);
+        }
+    }
+
+    /// Returns the names of the columns, in the order in which they were added.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.0.into_iter().flatten()
+    }
 }
 
 /// Provides the sessions of a workload, in the order of their start.

@@ -209,6 +209,7 @@ fn roofline_setup(
         graphs: cuda_graphs(fields)?,
         tp: fields.count_at("tp")?,
         expert_ranks: if fields.flag_at("ep") { ranks } else { 1 },
+        expert_parallel: fields.flag_at("ep"),
         async_scheduling: fields.flag_at("vllm.async_scheduling"),
         tf32_products: fields.value_at("vllm.float32_matmul_precision").as_str() == Some("high"),
         kv_bytes: if fields.text_at("vllm.kv_cache_dtype")?.starts_with("fp8") { 1 } else { 2 },
@@ -226,6 +227,9 @@ fn roofline_setup(
         },
         ..RooflineModelSetup::new(model_shape(fields)?, gpu)
     };
+    if setup.shape.moe.is_some() {
+        setup.expert_ranks = ranks;
+    }
     let heads = setup.shape.heads;
     if setup.tp > 0 && !heads.is_multiple_of(setup.tp) {
         let problem = format!("is {}, must divide the {heads} attention heads", setup.tp);

@@ -53,7 +53,7 @@ flags! {
     MOONCAKE_ABORT_REQUEST_TIMEOUT: u32 = Flag::new("mooncake-abort-request-timeout", KvCache, "Mooncake: seconds after which a prefill server gives a request up; a decode server waits 60 s longer.")
         .with_default("480").with_env_names(&["VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT"])
         .with_integer_bounds(0, MAX_COUNT_FLAG_VALUE, "mooncake-abort-request-timeout cannot be negative").hidden_from_help();
-    KV_TRANSFER_BANDWIDTH: Option<f64> = Flag::new("kv-transfer-bandwidth", KvCache, "Bandwidth between pods for KV transfers, in GB/s. Default: transfers take the --kv-cache-transfer delays.")
+    KV_TRANSFER_BANDWIDTH: Option<f64> = Flag::new("kv-transfer-bandwidth", KvCache, "Bandwidth between pods for KV transfers, in GB/s. Default: the --kv-cache-transfer delays; 10 for the prefill and decode workers of replay, sweep and plan.")
         .hidden_from_help().with_float_bounds(0.0, f64::MAX, "kv-transfer-bandwidth cannot be negative");
     KV_BYTES_PER_TOKEN: Option<u64> = Flag::new("kv-bytes-per-token", KvCache, "Size of the KV cache per prompt token in a transfer, in bytes. Default: from config.json.")
         .hidden_from_help().with_integer_bounds(1, i64::MAX, "kv-bytes-per-token cannot be less than 1");

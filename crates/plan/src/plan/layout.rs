@@ -49,13 +49,6 @@ impl ParallelLayout {
 pub(super) const LAYOUT_FLAG_NAMES: [&str; 3] =
     ["tensor-parallel-size", "data-parallel-size", "enable-expert-parallel"];
 
-/// Bandwidth of KV transfers between the prefill and decode workers of a search, in GB/s. KV caches
-/// of gpt-oss-120b that NIXL pulls between H200 servers arrive at this rate over links of 400 Gb/s.
-///
-/// **Source:** llm-d `guides/p2p-kv-cache-sharing/benchmark-results/gpt-oss-120b-h200.md`: 2,048
-/// tokens take 49 ms, 49,152 take 550 ms, of which the front end has 3.2 us a token.
-pub(super) const DEFAULT_KV_TRANSFER_GB_PER_S: u32 = 10;
-
 /// Sizes of tensor and data parallelism that the layout search tries.
 const SIZES: [u32; 6] = [1, 2, 4, 8, 16, 32];
 /// Maximum tensor-parallel size: the GPUs of a node that NVLink connects.
@@ -75,15 +68,11 @@ const PARALLELISM: [&str; 6] = [
 /// Names of flags that exclude a search for separate prefill and decode workers.
 const NOT_SPLIT: [&str; 4] =
     ["scheduler", "speculative-config", "kv-transfer-config", "kv-offloading-size"];
-/// Names of the flags for the duration of KV transfers.
-const TRANSFERS: [&str; 3] =
-    ["kv-transfer-bandwidth", "kv-cache-transfer-latency", "kv-cache-transfer-time-per-token"];
 
 /// Search over the parallelism of a model.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ParallelLayoutSearch {
     splits: bool,
-    is_transfer_typed: bool,
     max_gpus: u32,
     /// Whether the model has experts, which data-parallel ranks share.
     pub(super) has_experts: bool,
@@ -121,7 +110,6 @@ impl ParallelLayoutSearch {
         let is_searched = is_typed("gpu") && !is_described;
         is_searched.then(|| Self {
             splits: !NOT_SPLIT.into_iter().any(is_typed),
-            is_transfer_typed: TRANSFERS.into_iter().any(is_typed),
             max_gpus,
             has_experts: false,
         })
@@ -189,11 +177,7 @@ impl ParallelLayoutSearch {
             if 2 * layout.world() > self.max_gpus {
                 continue;
             }
-            let mut flags = layout.flags();
-            if !self.is_transfer_typed {
-                flags.push(format!("--kv-transfer-bandwidth={DEFAULT_KV_TRANSFER_GB_PER_S}"));
-            }
-            match build(layout, &flags) {
+            match build(layout, &layout.flags()) {
                 Ok(candidate) => all.candidates.push(candidate),
                 Err(error) if is_usage(&error) => {
                     let note = format!("prefill and decode apart were not tried: {error:#}");
@@ -268,12 +252,7 @@ mod tests {
 
     /// Searches layouts of up to 8 GPUs; the split of tensor-parallel size 2 has an error.
     fn search(error: impl Fn() -> anyhow::Error) -> Result<ParallelLayoutCandidates> {
-        let search = ParallelLayoutSearch {
-            splits: true,
-            is_transfer_typed: false,
-            max_gpus: 8,
-            has_experts: false,
-        };
+        let search = ParallelLayoutSearch { splits: true, max_gpus: 8, has_experts: false };
         search.build_layout_candidates(&|layout, _| match layout {
             ParallelLayout { tensor: 2, split: true, .. } => Err(error()),
             layout => Ok(candidate(layout)),

@@ -414,15 +414,10 @@ impl PlanReport {
         row.pools.as_ref().map_or_else(Vec::new, |pools| context_notes(pools, requests))
     }
 
-    /// Returns a note about the bandwidth that the search assumed between prefill and decode.
+    /// Returns a note about the duration of KV transfers between prefill and decode workers.
     fn transfer_note(&self) -> Option<String> {
-        let mut split = self.rows.iter().filter(|row| row.split);
-        let pools = split.find_map(|row| row.pools.as_ref())?;
-        let mut flags = pools.about.iter();
-        let (_, bandwidth) = flags.find(|(name, _)| name == "--kv-transfer-bandwidth")?;
-        Some(format!(
-            "prefill and decode apart: KV transfers at {bandwidth} GB/s; see --kv-transfer-bandwidth"
-        ))
+        let time = self.origin.kv_transfers.as_ref()?;
+        Some(format!("prefill and decode apart: KV transfers take {time}"))
     }
 
     /// Returns the commands that start the servers of the cheapest deployment.

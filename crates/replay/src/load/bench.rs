@@ -6,7 +6,7 @@ use super::csv::single_request_session;
 use super::loaded::{LoadedSessions, SessionOrder};
 use crate::statistics::{mean, percentile};
 use crate::synth::ArrivalProcess;
-use crate::workload::{ClientSession, PromptTokenRun, TurnPrompt};
+use crate::workload::{ClientSession, PromptTokenRun, TurnPrompt, UnusedTraceColumns};
 use vllm_sim_random::mix_u64_pair;
 
 /// Arrival process of a load generator: open or closed loop, and the times at which requests are
@@ -82,6 +82,8 @@ pub struct BenchRun {
     pub stats: LatencyStats,
     /// Requested and achieved request rates, in requests per second, if both are known.
     pub rates: Option<(f64, f64)>,
+    /// Columns of the result file that describe the requests but are not read.
+    pub unused_columns: UnusedTraceColumns,
 }
 
 impl BenchRun {
@@ -94,6 +96,7 @@ impl BenchRun {
             requests: Vec::new(),
             stats: LatencyStats::default(),
             rates: None,
+            unused_columns: UnusedTraceColumns::default(),
         }
     }
 
@@ -198,6 +201,9 @@ pub(super) fn benchmark_workload(
         _ => None,
     };
     let mut sessions = LoadedSessions::new(sessions, order);
+    for run in runs {
+        run.unused_columns.names().for_each(|name| sessions.facts.unused_columns.add_column(name));
+    }
     sessions.facts.recorded_concurrency = closed;
     sessions.facts.has_no_start_times = closed.is_some();
     sessions

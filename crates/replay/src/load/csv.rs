@@ -1,5 +1,7 @@
 //! Reads CSV traces of BurstGPT and Azure, and CSV files with one measured request per row.
 
+mod columns;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -12,6 +14,7 @@ use crate::workload::{
     ClientSession, MAX_PROMPT_OR_OUTPUT_TOKENS, PromptTokenRun, SessionTurn, TurnPrompt,
     WorkloadError, WorkloadFacts, WorkloadSource,
 };
+use columns::RequestColumns;
 use vllm_sim_random::mix_u64_pair;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -314,6 +317,8 @@ pub(super) fn read_measured_requests(path: &std::path::Path) -> Result<BenchRun,
         in_ms.or_else(|| header.find_column(seconds).map(|at| (at, 1e3)))
     };
     let arrival = ms(&ARRIVAL_MS_COLUMNS, &ARRIVAL_SECONDS_COLUMNS);
+    let arrivals = ARRIVAL_MS_COLUMNS.into_iter().chain(ARRIVAL_SECONDS_COLUMNS);
+    let mut columns = RequestColumns::find_in_header(&header, &lines, arrivals)?;
     let ttft = ms(&["ttft_ms"], &["ttft_s", "ttft"]);
     let e2e = ms(&["e2e_ms", "e2e_latency_ms"], &["e2e_s", "e2e", "latency_s"]);
     let cached = header.find_column(&["cached_tokens", "reused_input_tokens"]);
@@ -339,8 +344,10 @@ pub(super) fn read_measured_requests(path: &std::path::Path) -> Result<BenchRun,
             ttft_ms: time(ttft, "ttft")?,
             e2e_ms: time(e2e, "e2e")?,
         };
+        columns.record_row(&lines, &request)?;
         run.requests.push(request);
     }
+    run.unused_columns = columns.unused;
     run.load = match arrival {
         Some(_) => OfferedLoad::Times,
         None => OfferedLoad::AtOnce,

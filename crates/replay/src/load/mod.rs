@@ -159,6 +159,10 @@ fn file_error(place: impl Display, problem: &str) -> WorkloadError {
     WorkloadError::Bad { place: place.to_string(), problem: problem.to_owned() }
 }
 
+/// Refusal of the rows of `replay --per-request FILE.jsonl`.
+const REQUEST_RECORDS_ERROR: &str = "has results of `replay --per-request`, which are not a workload \
+    in JSON; write them with --per-request FILE.csv, or write a report with --report-json";
+
 /// Detects the format of a workload file from its first bytes.
 ///
 /// # Errors
@@ -181,6 +185,10 @@ pub fn detect_workload_format(path: &Path) -> Result<WorkloadFormat, WorkloadErr
     if let Ok(Value::Object(row)) = serde_json::from_str::<Value>(&line) {
         if weka::is_weka_request_without_run(&row) {
             return Err(file_error(path.display(), weka::WEKA_REQUEST_WITHOUT_RUN_ERROR));
+        }
+        // Keys that only a record of a replay's request has.
+        if row.contains_key("terminal_status") && row.contains_key("admission_history") {
+            return Err(file_error(path.display(), REQUEST_RECORDS_ERROR));
         }
         if let Some(format) = format_of_json_row(&row) {
             return Ok(format);

@@ -179,6 +179,8 @@ impl<'a> KernelCostBuilder<'a> {
         let (e, k) = (f64::from(moe.experts), f64::from(moe.per_token));
         let h = f64::from(shape.hidden);
         let width = f64::from(moe.intermediate) / self.tp;
+        // Every rank with a slice of an expert reads the expert's tokens.
+        let readers = if self.setup.expert_parallel { 1.0 } else { ranks };
         let bandwidth = fit.memory * self.bandwidth / co.moe_scale;
         let (router, rate) = self.setup.gpu.fp32_router;
         let slow_router = moe.fp32_router && !self.setup.tf32_products && rate > 0.0;
@@ -188,7 +190,7 @@ impl<'a> KernelCostBuilder<'a> {
             fixed: fit.fixed * co.moe_scale,
             all: e / ranks * 3.0 * h * width * bytes_per_weight(scheme) / bandwidth,
             popularity: ExpertPopularity::new(co.expert_popularity / e, k / e),
-            per_token: (4.0 * k * h + 6.0 * k * width) / bandwidth,
+            per_token: (4.0 * k * h * readers + 6.0 * k * width) / bandwidth,
             compute: 6.0 * k * h * width / (fit.compute * peak / co.moe_scale),
             fan_in: ranks,
             exchange: self.exchange_cost(f64::from(moe.layers), k),
@@ -197,15 +199,20 @@ impl<'a> KernelCostBuilder<'a> {
 
     fn exchange_cost(&self, times: f64, chosen: f64) -> All2AllCost {
         let ranks = self.setup.expert_ranks;
+        // Slices of experts need the tokens of all ranks.
+        let (backend, copies) = match self.setup.expert_parallel {
+            true => (self.setup.all2all, f64::from(ranks).min(chosen)),
+            false => (All2AllBackend::AllGatherReduceScatter, f64::from(ranks)),
+        };
         All2AllCost {
-            backend: self.setup.all2all,
+            backend,
             times: if ranks > 1 { times } else { 0.0 },
             fabric: self.setup.gpu.interconnect_fabric(),
             gpus: ranks.saturating_mul(self.setup.tp),
             chosen,
             hidden: f64::from(self.setup.shape.hidden),
             wait_us: self.setup.gpu.expert_wait_us,
-            copies: f64::from(ranks).min(chosen),
+            copies,
             gather: self.all_reduce_cost(1.0, ranks),
         }
     }
@@ -307,7 +314,7 @@ pub(super) struct All2AllCost {
     /// Time per layer in which a rank waits for the slowest one, in us.
     wait_us: f64,
     /// Number of tokens that a gather brings to this engine, per token of the engine itself. It is
-    /// the number of ranks, but at most the number of experts per token.
+    /// the number of ranks, but with whole experts at most the number of experts per token.
     copies: f64,
     /// Cost of the gather and the scatter of expert inputs and outputs in one layer. Together they
     /// send as many bytes as an all-reduce.

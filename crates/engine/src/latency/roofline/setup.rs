@@ -19,6 +19,9 @@ pub struct RooflineModelSetup {
     /// Number of data-parallel ranks that each hold a part of the experts; 1: experts are not
     /// spread.
     pub expert_ranks: u32,
+    /// Whether a data-parallel rank holds whole experts (expert parallelism); if false, it holds a
+    /// slice of every expert, as vLLM flattens tensor over data parallelism.
+    pub expert_parallel: bool,
     /// Backend of the token exchange between the ranks of experts.
     pub all2all: All2AllBackend,
     /// Whether the next step is scheduled while one runs (asynchronous scheduling).
@@ -47,6 +50,7 @@ impl RooflineModelSetup {
             pp: 1,
             pcp: 1,
             expert_ranks: 1,
+            expert_parallel: true,
             all2all: All2AllBackend::default(),
             async_scheduling: true,
             tf32_products: false,

@@ -386,6 +386,26 @@ fn more_expert_ranks_slow_no_engine() {
     assert!(time(64) <= time(16), "{:?} {:?}", time(64), time(16));
 }
 
+/// Without expert parallelism, vLLM flattens tensor over data parallelism for experts.
+#[test]
+fn ranks_with_slices_of_experts_read_a_part_of_the_weights() {
+    let experts = |expert_ranks, expert_parallel| {
+        let shape = known_model_shape("Qwen/Qwen3-30B-A3B").unwrap();
+        let gpu = find_gpu("H100").unwrap().clone();
+        let setup = RooflineModelSetup {
+            expert_ranks,
+            expert_parallel,
+            ..RooflineModelSetup::new(shape, gpu)
+        };
+        RooflineModel::new(&setup).unwrap().step_time_breakdown(&decodes(256, 1000)).moe
+    };
+    let (all, sliced, whole) = (experts(1, false), experts(2, false), experts(2, true));
+    assert_eq!(all, experts(1, true));
+    // Each rank reads half of the weights, and the inputs of the tokens of both.
+    assert!(sliced < 0.7 * all, "{sliced} {all}");
+    assert!(sliced > whole, "{sliced} {whole}");
+}
+
 #[test]
 fn all2all_backends_differ_by_the_number_of_tokens() {
     let time = |all2all, ranks, tokens| {

@@ -269,6 +269,44 @@ fn surplus_fields_of_a_csv_row_are_rejected() {
 }
 
 #[test]
+fn csv_columns_that_contradict_each_other_are_rejected() {
+    for (text, expected) in [
+        (
+            "arrival_s,prompt_tokens,output_tokens,cached_tokens\n0,10,5,10\n1,10,5,11\n",
+            "trace:3: cached_tokens is 11, must be at most the 10 tokens of the prompt",
+        ),
+        (
+            "arrival_s,arrival_time_ms,prompt_tokens,output_tokens\n0,0,10,5\n",
+            "trace:1: has the columns arrival_time_ms and arrival_s, must have one",
+        ),
+    ] {
+        assert_eq!(load_error_message(text, &WorkloadReadOptions::default()), expected);
+    }
+    // A time of another kind may stand beside the arrival.
+    assert_eq!(auto("arrival_s,sent_s,prompt_tokens,output_tokens\n0,9,10,5\n").len(), 1);
+}
+
+#[test]
+fn csv_columns_that_the_workload_lacks_are_facts() {
+    let unused = |text: &str| {
+        let (_dir, path) = file("trace", text);
+        let source = load::open_workload_files(&[path], &WorkloadReadOptions::default());
+        let names = source.expect("is a workload").facts().unused_columns;
+        names.names().collect::<Vec<_>>().join(" ")
+    };
+    let table = |rows: &str| {
+        format!(
+            "arrival_s,prompt_tokens,output_tokens,session_id,turn,priority,cached_tokens\n{rows}"
+        )
+    };
+    assert_eq!(unused(&table("0,9,5,a,0,0,0\n1,9,5,b,0,,\n")), "");
+    assert_eq!(unused(&table("0,9,5,a,0,0,0\n1,9,5,a,1,0,0\n")), "session_id turn");
+    assert_eq!(unused(&table("0,9,5,,,2,0\n1,9,5,,,0,4\n")), "priority cached_tokens");
+    let shared = "arrival_s,prompt_tokens,output_tokens,prefix_id,cached_tokens\n0,9,5,p,8\n";
+    assert_eq!(unused(shared), "");
+}
+
+#[test]
 fn agent_requests_wait_for_dependencies() {
     let text = r#"{"schema":"dynamo.agentic_mooncake","version":2,"block_size":64,"hash_id_scope":"local","source":{"format":"t","digest":"d"}}
 {"request_id":"late","play_id":"p","session_id":"x","input_length":64,"output_length":2,"hash_ids":[1],"not_before_ms":0,"dependencies":[{"request_id":"root","trigger":"completion","delay_ms":5,"relation":"join"},{"request_id":"child","trigger":"dispatch"}]}

@@ -196,7 +196,11 @@ fn split(fetch_ns: u64, blocks: u32, router: &RouterConfig) -> ReplaySettings {
     let (before, after) = router.prefill_and_decode_routers();
     ReplaySettings {
         prefill: Some(PoolSpec {
-            transfer: KvTransferTime { ns_per_token: fetch_ns as f64, whole: true },
+            transfer: KvTransferTime {
+                ns_per_token: fetch_ns as f64,
+                whole: true,
+                ..Default::default()
+            },
             ..PoolSpec::new(engine.clone(), 2, before)
         }),
         ..settings(PoolSpec::new(engine, 2, after))
