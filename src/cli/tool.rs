@@ -260,6 +260,7 @@ fn build_deployment(
         step_times,
         seed: config.content.seed.unwrap_or(0),
         about,
+        warnings: loaded.without_effect.clone(),
         provenance,
         flags,
     })
@@ -335,7 +336,10 @@ fn deployment_evidence(
     }
     let built = server::batching_engine_config(config);
     let (engine, setup) = built.map_err(|_| "its engine does not start")?;
+    let weights = setup.as_ref().map(|setup| setup.shape.quantization.scheme);
+    let flags = explain::unmeasured_setting_flags(&config.engine, weights.unwrap_or_default());
     explain::prediction_evidence_for_engine(&engine, setup.as_ref())
+        .map(|known| known.with_unmeasured_settings(&flags))
 }
 
 /// Returns the configuration of the servers that `serve` would start with the flags `words`.

@@ -15,6 +15,8 @@ mod prices;
 mod reliability;
 mod report;
 mod search;
+mod trial_reasons;
+mod warnings;
 mod worker_count;
 
 use std::ops::ControlFlow;

@@ -394,6 +394,11 @@ impl Gpu {
         ["B200", "B300", "GB200", "GB300"].iter().any(|name| self.name.starts_with(name))
     }
 
+    /// Returns whether the compute capability of an NVIDIA GPU is below 7.5.
+    pub fn is_older_than_turing(&self) -> bool {
+        self.name.starts_with("V100")
+    }
+
     fn is_hopper(&self) -> bool {
         self.flash_attention == 3 && !self.is_data_center_blackwell()
     }
