@@ -154,29 +154,6 @@ fn simulated_sglang_is_not_deployed_with_vllm() {
     assert!(!text.contains("median error"), "{text}");
 }
 
-/// docs/fidelity.md lists what was never recorded.
-#[test]
-fn settings_that_were_never_recorded_have_no_known_errors() {
-    let dir = tempfile::tempdir().unwrap();
-    for (flags, what) in [
-        ("--cpu-offload-gb 10", "with weights in CPU memory"),
-        ("--kv-offloading-size 10", "with a cache in CPU memory"),
-        ("--pipeline-parallel-size 2", "with pipeline stages"),
-        ("--enforce-eager", "without CUDA graphs"),
-        (
-            "--speculative-config {\"method\":\"ngram\",\"num_speculative_tokens\":3}",
-            "with draft tokens",
-        ),
-    ] {
-        let told = format!("no server {what} was recorded");
-        let text = printed(dir.path(), &format!("explain {LLAMA} {flags}"));
-        assert!(text.contains(&format!("Evidence    none: {told}")), "{flags}: {text}");
-        let plan = format!("plan {LLAMA} {FEW} -tp 1 --slo-ttft-ms 9000 {flags}");
-        let text = printed(dir.path(), &plan);
-        assert!(text.contains(&format!("evidence: none, because {told}")), "{flags}: {text}");
-    }
-}
-
 #[test]
 fn given_workers_have_no_budget() {
     let dir = tempfile::tempdir().unwrap();

@@ -12,8 +12,8 @@ use std::time::Duration;
 use vllm_sim_config::{KvCacheCapacity, KvOffloadConfig, MediaEncoderConfig};
 use vllm_sim_engine::kv::SparseLayerKind;
 use vllm_sim_engine::latency::{
-    BatchWork, CudaGraphs, KvCacheMemory, LatencyModel, ModelShape, RooflineCoefficients,
-    RooflineModelSetup, SimulationSpeedFactors, StepTimeBreakdown,
+    BatchWork, KvCacheMemory, LatencyModel, ModelShape, RooflineCoefficients, RooflineModelSetup,
+    SimulationSpeedFactors, StepTimeBreakdown,
 };
 use vllm_sim_engine::sched::sglang::SglangConfig;
 use vllm_sim_engine::sched::vllm::VllmSchedulerConfig;
@@ -42,16 +42,6 @@ pub fn prediction_evidence_for_engine(
     }
     if engine.speed != SimulationSpeedFactors::default() {
         return Err("its step times are sped up");
-    }
-    let unrecorded = [
-        (engine.speculation.is_some(), "no server with draft tokens was recorded"),
-        (!engine.weights_from_host.is_zero(), "no server with weights in CPU memory was recorded"),
-        (engine.host_tier.is_some(), "no server with a cache in CPU memory was recorded"),
-        (setup.pp > 1, "no server with pipeline stages was recorded"),
-        (setup.graphs == CudaGraphs::NO_CUDA_GRAPHS, "no server without CUDA graphs was recorded"),
-    ];
-    if let Some((_, why)) = unrecorded.into_iter().find(|(is_so, _)| *is_so) {
-        return Err(why);
     }
     Ok(DeploymentPredictionEvidence::new(setup))
 }
