@@ -159,6 +159,19 @@ fn failed_build_leaves_no_files() {
     assert!(names.is_empty(), "{names:?}");
 }
 
+/// A file of another format has JSON objects, too, but no replies.
+#[test]
+fn a_build_without_replies_is_an_error_and_leaves_no_files() {
+    let folder = tempfile::tempdir().unwrap();
+    let rows = "{\"timestamp\": 1, \"input_length\": 5, \"output_length\": 2, \"hash_ids\": [1]}\n";
+    fs::write(folder.path().join("trace.jsonl"), rows.repeat(3)).unwrap();
+    let words = "build --local-path HERE/trace.jsonl --output-path HERE/out --output-file x \
+                 --model m --force-dummy-tokenizer";
+    let said = tool(folder.path(), words).unwrap_err();
+    assert!(said.starts_with("HERE/trace.jsonl: no reply in 3 conversations; a dataset"), "{said}");
+    assert_eq!(fs::read_dir(folder.path().join("out")).unwrap().count(), 0);
+}
+
 #[test]
 fn conversations_beyond_the_limit_are_not_read() {
     let (_folder, said) = built(" --max-records 1");

@@ -55,8 +55,8 @@ pub(super) struct BuiltDatasetSummary {
 /// text, one for the chat so far. A recording keeps its rows.
 ///
 /// # Errors
-/// Returns an error if an output file exists, the input is unreadable or writing fails. No output
-/// file remains then.
+/// Returns an error if an output file exists, the input is unreadable or has no reply, or writing
+/// fails. No output file remains then.
 pub(super) fn build_dataset(
     build: &DatasetBuild,
     tokenizer: &Tokenizer,
@@ -110,6 +110,14 @@ pub(super) fn build_dataset(
     }
     progress.finish_and_clear();
     let records = writer.written_row_count();
+    if records == 0 {
+        let what = if recorded { "recordings" } else { "conversations" };
+        bail!(
+            "{}: no reply in {read} {what}; a dataset is built from ShareGPT conversations or OpenAI \
+             messages in which an assistant answers a user, or from a recording of `vllm-sim record`",
+            build.input.display()
+        );
+    }
     writer.finish_and_rename()?;
     let built = BuiltDatasetSummary { files, recorded, read, used, records };
     if let Err(error) = std::fs::write(&built.files[2], card::dataset_card_markdown(build, &built))
