@@ -10,7 +10,9 @@ use super::tool::{explicitly_set_engine_flags, unknown_flag_error};
 use crate::server;
 use vllm_sim_calibrate::{self as calibrate, CalibrateOptions};
 use vllm_sim_command_line::{UsageError, output_files, refuse};
-use vllm_sim_config::{CliMode, LoadedConfig, load_single_engine_config};
+use vllm_sim_config::{
+    CliMode, EngineConfig, LoadedConfig, SchedulerKind, load_single_engine_config,
+};
 use vllm_sim_engine::latency::RooflineCoefficients;
 use vllm_sim_replay::load::WorkloadFormat;
 
@@ -153,6 +155,7 @@ pub(super) fn run_calibrate(
             if let Some(word) = rest.first() {
                 return Err(unknown_flag_error("calibrate", word).into());
             }
+            check_fitted_engine(&loaded.config.engine)?;
             let (engine, setup) = server::batching_engine_config(&loaded.config)?;
             let Some(setup) = setup else {
                 refuse!(
@@ -176,6 +179,22 @@ pub(super) fn run_calibrate(
     };
     output_files::write_atomically(file, profile)?;
     Ok(format!("{fitted}\nprofile in {}", file.display()))
+}
+
+/// Refuses settings that the fit would replace, or that it does not simulate.
+fn check_fitted_engine(engine: &EngineConfig) -> Result<()> {
+    if engine.scheduler != SchedulerKind::Vllm {
+        refuse!("--scheduler must be vllm, because calibrate replays the runs through vLLM's");
+    }
+    for (flag, ratio) in [
+        ("--speedup-ratio", engine.speedup.speedup_ratio),
+        ("--decode-speedup-ratio", engine.speedup.decode_speedup_ratio),
+    ] {
+        if ratio != 1.0 {
+            refuse!("{flag} is {ratio}, must be 1, because calibrate fits it (step_scale)");
+        }
+    }
+    Ok(())
 }
 
 fn with_measured_front_end(

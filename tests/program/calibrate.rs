@@ -323,6 +323,11 @@ fn unfitted_coefficients_have_reasons() {
         error.starts_with("--profile-of: no run has the name \"nobody\"; the runs are"),
         "{error}"
     );
+    let stranger =
+        CalibrateOptions { hold_out: vec!["nobody".to_owned()], ..CalibrateOptions::default() };
+    let error = fit(std::slice::from_ref(&one), &stranger);
+    let told = "--hold-out: no run has the name \"nobody\"; the runs are 4/s of 128";
+    assert_eq!(error, told);
     let empty = BenchRun::new("empty".to_owned());
     let error = fit(&[empty], &CalibrateOptions::default());
     assert_eq!(error, "empty: contains no successful request");

@@ -441,9 +441,37 @@ fn fit_targets(
 }
 
 fn is_held_out(name: &str, options: &CalibrateOptions) -> bool {
+    options.hold_out.iter().any(|held| is_name_of_run(held, name))
+}
+
+/// Returns whether a name on the command line is the name of the run `name`, or its file name with
+/// or without `.json`.
+fn is_name_of_run(typed: &str, name: &str) -> bool {
     let file = name.rsplit('/').next().unwrap_or(name);
-    let mut names = options.hold_out.iter();
-    names.any(|held| name == held || file.trim_end_matches(".json") == held || file == held)
+    name == typed || file.trim_end_matches(".json") == typed || file == typed
+}
+
+/// Refuses names of `--hold-out` that no run has.
+pub(super) fn check_hold_out_names(
+    cases: &[CalibrationCase],
+    options: &CalibrateOptions,
+) -> Result<(), CalibrateError> {
+    let is_unknown = |held: &&String| cases.iter().all(|case| !is_name_of_run(held, &case.name));
+    match options.hold_out.iter().find(is_unknown) {
+        Some(name) => Err(unknown_run_error("--hold-out", name, cases)),
+        None => Ok(()),
+    }
+}
+
+/// Returns the error for a name on the command line that no run has.
+pub(super) fn unknown_run_error(
+    flag: &str,
+    name: &str,
+    cases: &[CalibrationCase],
+) -> CalibrateError {
+    let names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+    let names = names.join(", ");
+    CalibrateError::Other(format!("{flag}: no run has the name {name:?}; the runs are {names}"))
 }
 
 /// Returns a warning if the run shows that the server could not keep up with the load.

@@ -3,7 +3,7 @@
 //!
 //! Cross-validation selects the parameters and the strength of the penalties.
 
-use super::case::{CalibrationCase, RunPartToSimulate};
+use super::case::{self, CalibrationCase, RunPartToSimulate};
 use super::linear::{LinearizedResiduals, RidgeFitPlan};
 use super::machine::{CalibrationCaseRunner, FitParameterColumn};
 use super::parameters::RooflineParameter;
@@ -91,6 +91,7 @@ pub(super) fn fit_calibration_cases(
     cases: Vec<CalibrationCase>,
     options: &CalibrateOptions,
 ) -> Result<FittedRoofline, CalibrateError> {
+    case::check_hold_out_names(&cases, options)?;
     let choice = plan::choose_fitted_parameters(&cases, options)?;
     let (first, deployments) = group_by_deployment(&cases);
     let wanted = match &options.profile_of {
@@ -170,13 +171,8 @@ fn group_by_deployment(cases: &[CalibrationCase]) -> (Vec<&CalibrationCase>, Vec
 }
 
 fn find_case(cases: &[CalibrationCase], name: &str) -> Result<usize, CalibrateError> {
-    cases.iter().position(|case| case.name == name).ok_or_else(|| {
-        let names: Vec<&str> = cases.iter().map(|case| case.name.as_str()).collect();
-        let names = names.join(", ");
-        CalibrateError::Other(format!(
-            "--profile-of: no run has the name {name:?}; the runs are {names}"
-        ))
-    })
+    let found = cases.iter().position(|case| case.name == name);
+    found.ok_or_else(|| case::unknown_run_error("--profile-of", name, cases))
 }
 
 /// Alternates between choosing a fit plan and minimizing its cost, until the plan does not change.
