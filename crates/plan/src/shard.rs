@@ -3,8 +3,11 @@
 //! `--merge` combines the files that `--shard` wrote; the result equals that of one process, byte
 //! for byte.
 
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -13,6 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Map, Value};
 
+use sha2::{Digest, Sha256};
 use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
 use vllm_sim_command_line::{format_command_line, map_in_parallel, output_files, refuse};
 
@@ -26,7 +30,8 @@ pub(super) struct FlagGridShardArgs {
     /// index of a Kubernetes Indexed Job.
     #[arg(long, value_name = "K/N", conflicts_with_all = ["merge", "html"])]
     shard: Option<String>,
-    /// Combine the files of all parts that the same command wrote.
+    /// Combine the files of all parts that the same command wrote. Parts made with other contents of
+    /// the files that the command names are refused.
     #[arg(long, value_name = "FILE", value_delimiter = ',')]
     merge: Vec<PathBuf>,
 }
@@ -45,6 +50,9 @@ struct ShardFile<R> {
     /// Command line without the flags that differ between shards; the result files of all merged
     /// shards must contain the same command line.
     command: String,
+    /// Hashes of the files that the command names, by name; those of all merged shards must be
+    /// equal.
+    inputs: BTreeMap<String, String>,
     at: usize,
     of: usize,
     results: Vec<R>,
@@ -100,12 +108,16 @@ impl FlagGridRun<'_> {
         interrupted: impl Fn() -> R + Sync,
     ) -> Result<ControlFlow<String, Vec<R>>> {
         let (tool, unit) = self.tool;
-        let common = format_command_line(tool, &command_common_to_shards(self.words));
+        let common = command_common_to_shards(self.words);
+        let command = format_command_line(tool, &common);
         if !self.shard.merge.is_empty() {
-            let merged = merge_shard_files(&common, &self.shard.merge, points.len())?;
+            let inputs = hash_input_files(&common)?;
+            let merged = merge_shard_files((&command, &inputs), &self.shard.merge, points.len())?;
             return Ok(ControlFlow::Continue(merged));
         }
         let shard = self.shard.shard()?;
+        // The files are hashed before the simulation, which may outlast a change of theirs.
+        let inputs = shard.map(|_| hash_input_files(&common)).transpose()?.unwrap_or_default();
         let FlagGridShard { at, of } = shard.unwrap_or(FlagGridShard { at: 0, of: 1 });
         let mine: Vec<&P> = points.iter().skip(at).step_by(of).collect();
         let progress_bar = JobProgress::begin_job(tool, unit, Some(mine.len() as u64));
@@ -120,7 +132,7 @@ impl FlagGridRun<'_> {
         Ok(match shard {
             None => ControlFlow::Continue(results),
             Some(shard) => ControlFlow::Break(shard.write_shard_results(
-                &common,
+                (&command, inputs),
                 &results,
                 self.report_json,
             )?),
@@ -135,7 +147,7 @@ impl FlagGridShard {
     /// Returns an error if no file is named or writing fails.
     fn write_shard_results<R: Serialize>(
         self,
-        command: &str,
+        (command, inputs): (&str, BTreeMap<String, String>),
         results: &[R],
         file: Option<&str>,
     ) -> Result<String> {
@@ -145,6 +157,7 @@ impl FlagGridShard {
         let part = ShardFile {
             schema: SHARD_FILE_SCHEMA.to_owned(),
             command: command.to_owned(),
+            inputs,
             at: self.at,
             of: self.of,
             results: results.iter().collect(),
@@ -169,6 +182,30 @@ fn command_common_to_shards(words: &[String]) -> Vec<String> {
 /// Returns the command line that simulates all grid points in one process.
 pub(super) fn command_without_shard_flags(words: &[String]) -> Vec<String> {
     without_flags(words, &["--shard", "--merge"])
+}
+
+/// Returns a hash of every file that a command line names as input, by the name on the command
+/// line. A folder stands for its `config.json`.
+///
+/// # Errors
+/// Returns an error for a file that cannot be read.
+fn hash_input_files(words: &[String]) -> Result<BTreeMap<String, String>> {
+    let words = without_flags(words, &["--deploy-dir", "--helm-values"]);
+    let names = words
+        .iter()
+        .flat_map(|word| std::iter::once(word.as_str()).chain(word.split(['=', ',', ':'])));
+    let mut hashes = BTreeMap::new();
+    for name in names {
+        let path = Path::new(name);
+        let path = if path.is_dir() { path.join("config.json") } else { path.to_owned() };
+        if path.is_file() && !hashes.contains_key(name) {
+            let mut hasher = Sha256::new();
+            let copied = File::open(&path).and_then(|mut file| io::copy(&mut file, &mut hasher));
+            copied.with_context(|| format!("cannot read {name}"))?;
+            hashes.insert(name.to_owned(), format!("{:x}", hasher.finalize()));
+        }
+    }
+    Ok(hashes)
 }
 
 fn without_flags(words: &[String], flags: &[&str]) -> Vec<String> {
@@ -225,9 +262,10 @@ impl<'de> Visitor<'de> for ExactMapVisitor {
 /// Combines the result files of all shards, in the order of the grid's points.
 ///
 /// # Errors
-/// Returns an error for files that are unreadable, from another command, or incomplete.
+/// Returns an error for files that are unreadable, from another command or other inputs, or
+/// incomplete.
 fn merge_shard_files<R: DeserializeOwned>(
-    command: &str,
+    (command, inputs): (&str, &BTreeMap<String, String>),
     files: &[PathBuf],
     points: usize,
 ) -> Result<Vec<R>> {
@@ -239,6 +277,13 @@ fn merge_shard_files<R: DeserializeOwned>(
             serde_json::from_str(&text).with_context(|| format!("--merge: {shown}"))?;
         if part.schema != SHARD_FILE_SCHEMA || part.command != command {
             bail!("--merge: {shown} was written by another command: {}", part.command);
+        }
+        let mut names = inputs.keys().chain(part.inputs.keys());
+        if let Some(name) = names.find(|name| inputs.get(*name) != part.inputs.get(*name)) {
+            bail!(
+                "--merge: {shown} was made with another content of {name}; run its shard again with \
+                 the present one"
+            );
         }
         let places = (part.at..points).step_by(part.of.max(1));
         if places.len() != part.results.len() {
