@@ -148,13 +148,23 @@ fn build_roofline_setup(
     let is_typed =
         engine.memory.num_blocks.is_some() || engine.memory.kv_cache_memory_bytes.is_some();
     let is_full = memory.subtract_kv_bytes_per_gpu(-offloaded).blocks == 0;
-    if weights > gpu.memory_gib * f64::from(1 << 30) || (is_full && !is_typed) {
+    let gpu_bytes = gpu.memory_gib * f64::from(1 << 30);
+    if weights > gpu_bytes || (is_full && !is_typed) {
+        let utilization = engine.memory.gpu_memory_utilization;
+        let usable = utilization * gpu_bytes;
+        let gb = weights / 1e9;
+        let why = match weights > usable {
+            true => format!("the weights alone take {gb:.1} GB per GPU"),
+            false => format!(
+                "the weights take {gb:.1} GB per GPU, activations and other parts {:.1} GB, and \
+                 --gpu-memory-utilization {utilization} leaves {:.1} GB for all",
+                memory.overhead_bytes / 1e9,
+                usable / 1e9
+            ),
+        };
         return Err(StartError::DoesNotFit(format!(
-            "{} does not fit on {} x {}: the weights alone take {:.1} GB per GPU",
-            config.model.name,
-            engine.parallel.tensor,
-            gpu.name,
-            weights / 1e9
+            "{} does not fit on {} x {}: {why}",
+            config.model.name, engine.parallel.tensor, gpu.name,
         )));
     }
     let read =
