@@ -22,6 +22,7 @@ mod engine_flags;
 mod error;
 mod fake;
 mod faults;
+mod fitted_profile;
 mod flag;
 mod flags;
 mod group;
@@ -52,6 +53,7 @@ mod speech;
 mod speedup;
 mod values;
 mod vllm_names;
+mod vllm_refusals;
 mod without_effect;
 mod yaml;
 
@@ -290,6 +292,7 @@ impl Config {
         without_effect::warn_of_settings_without_effect(self, v);
         if imitated_engine::imitated_engine_command_line(Some(self.model.compat)).is_none() {
             kv_cache::warn_of_too_few_blocks(v, &self.model, &self.engine);
+            vllm_refusals::warn_of_settings_vllm_refuses(v, &self.model, &self.engine);
         }
         for module in self.lora.modules.iter().filter(|_| v.cli_mode == CliMode::Vllm) {
             if let Some(text) = self.lora.lora_rank_limit_error(&module.path) {

@@ -7,6 +7,7 @@ use super::cli_mode::CliMode;
 use super::command_line::{self, HelpRequest, ParsedCommandLine, UnknownFlagPolicy};
 use super::error::{ConfigError, bail, invalid};
 use super::fake::FAKE_HISTOGRAM_AND_TOTAL_KEYS;
+use super::fitted_profile::FittedProfile;
 use super::flag::{FlagKind, FlagSpec, value_to_flag_text};
 use super::flags::api::RENDER_ONLY;
 use super::flags::engine::{EXTRA_ENGINE_ARGS, PREEMPTION_MODE};
@@ -61,8 +62,8 @@ pub struct LoadedConfig {
     pub ignored_with_effect: Vec<String>,
     /// Warnings about probable mistakes in the configuration.
     pub warnings: Vec<String>,
-    /// Warnings about settings that have no effect in combination with other settings; a subset of
-    /// `warnings`.
+    /// Warnings for tools, too: about settings that have no effect in combination with others, that
+    /// vLLM refuses, or that were fitted for another deployment. A subset of `warnings`.
     pub without_effect: Vec<String>,
     /// All flags with their resolved values, in the order of the help text.
     pub resolved_flags: Vec<ResolvedFlag>,
@@ -266,6 +267,7 @@ impl LoadedConfig {
             true => UnknownKeyPolicy::Reject,
             false => UnknownKeyPolicy::Warn,
         };
+        let mut profiles = Vec::new();
         let files = upper.settings.shift_remove(CONFIG.name);
         for path in files.iter().flat_map(|setting| &setting.values) {
             let mut file = yaml::read_config_file(path, unknown)?;
@@ -273,6 +275,7 @@ impl LoadedConfig {
             if !strict && FlagValues::new(&file, CliMode::default()).get(&STRICT_CONFIG)? {
                 file = yaml::read_config_file(path, UnknownKeyPolicy::Reject)?;
             }
+            profiles.extend(FittedProfile::from_config_file(path, &file));
             settings.merge_from_upper_layer(file);
         }
         let engine = upper.settings.shift_remove(EXTRA_ENGINE_ARGS.name);
@@ -294,7 +297,14 @@ impl LoadedConfig {
                 settings.set_if_unset(flag, value, FlagValueSource::Derived);
             }
         }
-        Self::from_merged_layer(settings, cli_mode)
+        let mut loaded = Self::from_merged_layer(settings, cli_mode)?;
+        let used = (loaded.config.model.name.as_str(), loaded.config.engine.gpu.as_deref());
+        let told = profiles.iter();
+        let told = told.filter_map(|it| it.other_deployment_warning(&loaded.settings, used));
+        let told: Vec<String> = told.collect();
+        loaded.warnings.extend(told.iter().cloned());
+        loaded.without_effect.extend(told);
+        Ok(loaded)
     }
 
     fn from_merged_layer(settings: ConfigLayer, cli_mode: CliMode) -> Result<Self, ConfigError> {

@@ -1,5 +1,6 @@
 //! Warnings about settings that have no effect in combination with others.
 
+use super::flags::engine::ATTENTION_BACKEND;
 use super::imitated_engine::imitated_engine_command_line;
 use super::preview::{
     KV_CACHE_TOKEN_USAGE_PREVIEW, LORA_ADAPTER_LOADED_PREVIEW, PreviewedPullRequest,
@@ -40,7 +41,7 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
         || engine.kv_offload.is_some()
         || engine.role == ServingRole::Decode
         || config.model.compat == MetricsCompat::Llmd;
-    let rules: [(&[&str], bool, &str); 6] = [
+    let rules: [(&[&str], bool, &str); 7] = [
         (
             &POOL_DELAY_FLAGS,
             is_modelled,
@@ -48,6 +49,11 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
         ),
         (&["failure-types"], rates.rate == 0, "--failure-injection-rate is 0"),
         (&["stream-faults"], rates.stream_rate == 0.0, "--stream-fault-rate is 0"),
+        (
+            &["spec-acceptance-rates"],
+            engine.speculative.is_none(),
+            "there are no drafts (--speculative-config)",
+        ),
         (
             &["scheduling-policy"],
             engine.scheduling.policy == SchedulingPolicy::Priority
@@ -77,6 +83,16 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
             let name = preview.name;
             v.add_no_effect_warning(format!("--preview {name}: no effect because {why}"));
         }
+    }
+    let uses_gpu = engine.timing.latency_source.step_times_depend_on_gpu();
+    let backend = v.raw_flag_texts(&ATTENTION_BACKEND).last();
+    let is_vllm = engine.scheduler == SchedulerKind::Vllm;
+    let backend = backend.filter(|name| is_vllm && uses_gpu && !name.eq_ignore_ascii_case("auto"));
+    if let Some(backend) = backend {
+        v.add_no_effect_warning(format!(
+            "--attention-backend {backend}: no effect on step times, which are those of the \
+             backend that vLLM chooses"
+        ));
     }
     for (names, idle, why) in rules {
         if let Some(given) = set_flags(v, names).filter(|_| idle) {

@@ -450,9 +450,19 @@ pub const KNOWN_GPUS: &[Gpu] = &[
 ];
 
 impl Gpu {
+    /// Returns whether the GPU is AMD's, which Kubernetes counts by another name than NVIDIA's.
+    pub fn is_amd(&self) -> bool {
+        self.name.starts_with("MI")
+    }
+
     /// Returns whether the GPU is a data-center Blackwell (compute capability 10).
     pub fn is_data_center_blackwell(&self) -> bool {
         ["B200", "B300", "GB200", "GB300"].iter().any(|name| self.name.starts_with(name))
+    }
+
+    /// Returns whether the compute capability of an NVIDIA GPU is below 7.5.
+    pub fn is_older_than_turing(&self) -> bool {
+        self.name.starts_with("V100")
     }
 
     fn is_hopper(&self) -> bool {
