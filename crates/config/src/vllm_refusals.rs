@@ -69,7 +69,7 @@ pub(super) fn warn_of_settings_vllm_refuses(
             ));
         }
     }
-    let shape = kv_cache::model_shape_with_engine_settings(model, engine);
+    let shape = kv_cache::configured_model_shape(model, engine).ok();
     if engine.memory.kv_cache_dtype == "fp8_ds_mla"
         && shape.is_some_and(|shape| shape.mla.is_none())
     {
