@@ -270,6 +270,7 @@ fn build_deployment(
         step_times,
         seed: config.content.seed.unwrap_or(0),
         about,
+        warnings: loaded.without_effect.clone(),
         provenance,
         flags,
     })
@@ -340,7 +341,10 @@ fn deployment_evidence(
         return None;
     }
     let (engine, setup) = server::batching_engine_config(config).ok()?;
+    let weights = setup.as_ref().map(|setup| setup.shape.quantization.scheme);
+    let flags = explain::unmeasured_setting_flags(&config.engine, weights.unwrap_or_default());
     explain::prediction_evidence_for_engine(&engine, setup.as_ref())
+        .map(|known| known.with_unmeasured_settings(&flags))
 }
 
 /// Returns the configuration of the servers that `serve` would start with the flags `words`.

@@ -4,6 +4,7 @@
 
 mod budget;
 mod nearest_run;
+mod unmeasured;
 
 use std::fmt::{self, Write as _};
 use std::time::Duration;
@@ -21,6 +22,7 @@ const DECODE_BATCH_SIZES: [u32; 8] = [1, 4, 8, 16, 32, 64, 128, 256];
 const PROMPT_LENGTHS_TOKENS: [u32; 6] = [64, 256, 1024, 4096, 16_384, 65_536];
 
 pub use nearest_run::{DeploymentPredictionEvidence, KnownPredictionErrors, PromptCacheUse};
+pub use unmeasured::unmeasured_setting_flags;
 
 /// Returns the known prediction errors of a simulated engine, for prompts that are mostly cached,
 /// mostly computed, or both.

@@ -154,7 +154,7 @@ pub struct KnownPredictionErrors {
     /// if there is no such deployment.
     pub errors: Option<String>,
     /// Short form of the prediction errors, such as `TTFT 1.3 %, ITL 2.6 %`; in brackets if the
-    /// recorded deployment differs from the deployment in question.
+    /// recorded deployment differs from the deployment in question, or has not all its settings.
     pub short: String,
 }
 
@@ -175,6 +175,18 @@ impl DeploymentPredictionEvidence {
     pub(super) fn new(setup: &RooflineModelSetup) -> Self {
         let uses = [PromptCacheUse::Cached, PromptCacheUse::Computed, PromptCacheUse::Mixed];
         Self(uses.map(|prompts| prediction_accuracy(setup, prompts)))
+    }
+
+    /// Adds the names of settings that no recorded run has to the description of the nearest one.
+    pub fn with_unmeasured_settings(mut self, flags: &[&str]) -> Self {
+        let known = self.0.iter_mut().filter(|known| known.errors.is_some() && !flags.is_empty());
+        for known in known {
+            known.recorded.push_str(&format!("; not measured with {}", flags.join(", ")));
+            if !known.short.starts_with('(') {
+                known.short = format!("({})", known.short);
+            }
+        }
+        self
     }
 
     /// Returns the known prediction errors for cached, computed or mixed prompts.
@@ -351,6 +363,23 @@ mod tests {
         assert!(!elsewhere.contains("median error"), "{elsewhere}");
         let sold = said("meta-llama/Llama-3.1-8B", "L40S", 1);
         assert_eq!(sold.matches("median error").count(), 1, "{sold}");
+    }
+
+    #[test]
+    fn settings_that_no_run_has_are_named() {
+        let setup = RooflineModelSetup::new(
+            known_model_shape("meta-llama/Llama-3.1-8B").unwrap(),
+            find_gpu("H100").unwrap().clone(),
+        );
+        let known = DeploymentPredictionEvidence::new(&setup);
+        assert_eq!(known.clone().with_unmeasured_settings(&[]), known);
+        let told = known.clone().with_unmeasured_settings(&["--enforce-eager", "--cpu-offload-gb"]);
+        let [known, told] =
+            [&known, &told].map(|it| it.known_errors_for_prompts(PromptCacheUse::Cached).clone());
+        let flags = "; not measured with --enforce-eager, --cpu-offload-gb";
+        assert_eq!(told.recorded, known.recorded + flags);
+        assert_eq!(told.short, format!("({})", known.short));
+        assert_eq!(told.errors, known.errors);
     }
 
     #[test]

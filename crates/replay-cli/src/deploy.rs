@@ -27,6 +27,9 @@ pub struct EngineDeployment {
     pub seed: u64,
     /// Names and values that describe the engine in a report.
     pub about: Vec<(String, String)>,
+    /// Warnings about the engine's settings: without effect, refused by vLLM, or fitted for another
+    /// deployment.
+    pub warnings: Vec<String>,
     /// Names of the LLM and the GPU of the engine, and source of its step times.
     pub provenance: ResultProvenance,
 }

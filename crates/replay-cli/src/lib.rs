@@ -2,12 +2,14 @@
 //!
 //! Implements `vllm-sim replay`: runs a workload against workers behind a router, in virtual time.
 
+mod conflicts;
 mod deploy;
 mod online;
 mod options;
 mod pools;
 mod scaling;
 mod sink;
+mod without_effect;
 mod workload;
 
 use std::io::Write;
@@ -43,6 +45,7 @@ use vllm_sim_command_line::output_files::{self, AtomicFile};
 use vllm_sim_command_line::progress::{JobProgress, is_job_stop_requested};
 use vllm_sim_command_line::{MissedMetricRequirementsError, format_command_line, refuse};
 use vllm_sim_dynamo_run as dynamo_run;
+pub use without_effect::{UNMODELLED_ADAPTER_PARTS, warn_of_unmodelled_adapters};
 pub use workload::{open_workload, parse_workload_text, simulated_time_limit};
 
 /// Returns the clap command of `vllm-sim replay`.
@@ -96,6 +99,7 @@ pub fn run_replay_command(
     let pools = build_worker_pools(&args.pools, &flags, deploy)?;
     let (mut source, pace) = open_workload(&args.workload, pools.serving.engines[0].block_size())?;
     let limit = simulated_time_limit(&args.workload)?;
+    warn_of_unmodelled_adapters(&args.workload);
     let threads = args.threads.unwrap_or_else(available_cpu_cores);
     let progress_bar = JobProgress::begin_job("replay", "requests", source.facts().max_requests);
     let mut count_finished = |_: &RequestOutcome<'_>| {

@@ -31,14 +31,15 @@ pub(super) struct ReplayArgs {
     #[command(flatten)]
     pub online: OnlineArgs,
     /// Simulate a recorded run of Dynamo's offline replay: a folder with args.json and its trace.
-    #[arg(long, value_name = "DIR", conflicts_with_all = ["PoolArgs", "WorkloadArgs", "SyntheticArgs", "AdapterArgs"])]
+    #[arg(long, value_name = "DIR", conflicts_with_all = crate::conflicts::flags_of_simulated_runs())]
     pub dynamo_run: Option<PathBuf>,
     /// Simulate the deployment and traffic of a YAML file of AISimulate's `predict`; --report-json
     /// then has the form of its prediction.json.
     #[arg(
         long,
         value_name = "FILE",
-        conflicts_with_all = ["PoolArgs", "WorkloadArgs", "SyntheticArgs", "AdapterArgs", "dynamo_run"]
+        conflicts_with = "dynamo_run",
+        conflicts_with_all = crate::conflicts::flags_of_simulated_runs()
     )]
     pub aisimulate: Option<PathBuf>,
     /// With --dynamo-run or --aisimulate: folder of NVIDIA's kernel tables, for timing models that
@@ -51,12 +52,10 @@ pub(super) struct ReplayArgs {
         long,
         num_args = 2..,
         value_name = "REPORT",
+        conflicts_with_all = crate::conflicts::flags_of_simulated_runs(),
         conflicts_with_all = [
-            "PoolArgs", "WorkloadArgs", "SyntheticArgs", "AdapterArgs", "OnlineArgs", "dynamo_run", "aisimulate",
-            "replay_mode",
-            "report_json", "per_request", "trace_out", "step_log", "slo_ttft_ms",
-            "slo_itl_ms", "slo_e2e_ms",
-            "gpu_hour_price",
+            "dynamo_run", "aisimulate", "replay_mode", "report_json", "per_request", "trace_out",
+            "step_log", "require", "gpu_hour_price",
         ]
     )]
     pub compare: Option<Vec<String>>,
@@ -434,7 +433,7 @@ pub(super) struct OnlineArgs {
         long,
         value_name = "URL",
         value_delimiter = ',',
-        conflicts_with_all = ["PoolArgs", "dynamo_run", "aisimulate"]
+        conflicts_with_all = crate::conflicts::arg_ids::<PoolArgs>()
     )]
     pub target: Vec<String>,
     /// HTTP endpoint of the --target servers to which requests are sent.

@@ -19,6 +19,7 @@ use vllm_sim_replay::{
 use super::deploy::{DeploymentFactory, EngineDeployment, ResultProvenance, StepTimeSettingSource};
 use super::options::{PoolArgs, QueuePolicyName, RouterName, read_json_or_file};
 use super::scaling::{build_worker_scaling, parse_seconds};
+use super::without_effect::{warn_of_unread_worker_flags, warn_once};
 
 #[derive(Clone)]
 struct WorkerDeployment {
@@ -76,6 +77,8 @@ pub struct WorkerPools {
     pub step_times: StepTimeSettingSource,
     /// Names and values that describe the deployment in a report.
     pub about: Vec<(String, String)>,
+    /// Warnings about the common settings of the engines.
+    pub warnings: Vec<String>,
     /// Whether the names and values of the report's description (`about`) apply to every worker.
     pub has_one_worker_kind: bool,
     /// Model and GPU of the deployment, and source of its step times.
@@ -177,6 +180,7 @@ pub fn build_worker_pools(
         seed: plain.seed,
         step_times: plain.step_times,
         about: plain.about,
+        warnings: plain.warnings,
         has_one_worker_kind,
         provenance,
     })
@@ -221,7 +225,32 @@ impl PoolFlags {
         };
         let value = read_json_or_file("--pool-flags", text)?;
         let read = serde_json::from_value(value);
-        Ok(read.map_err(|error| UsageError(format!("--pool-flags: {error}")))?)
+        let flags: Self = read.map_err(|error| UsageError(format!("--pool-flags: {error}")))?;
+        flags.check_equal_caches()?;
+        Ok(flags)
+    }
+
+    /// Refuses a model of one pool, whose KV cache the other could not read, and warns about a data
+    /// type of the KV cache that the pools do not share.
+    fn check_equal_caches(&self) -> Result<()> {
+        let value = |pool: &Option<Map<String, Value>>, wanted: &str| {
+            let flags = pool.iter().flatten();
+            let mut found = flags.filter(|(name, _)| name.replace('_', "-") == wanted);
+            found.next().map(|(_, value)| value.clone())
+        };
+        let values = |flag: &str| [&self.prefill, &self.decode].map(|pool| value(pool, flag));
+        if values("model").iter().any(Option::is_some) {
+            refuse!("--pool-flags: model: both pools serve one model; name it with --model");
+        }
+        let [prefill, decode] = values("kv-cache-dtype");
+        if prefill != decode {
+            warn_once(
+                "--pool-flags: kv-cache-dtype: vLLM's connectors refuse pools whose KV caches have \
+                 different data types"
+                    .to_owned(),
+            );
+        }
+        Ok(())
     }
 
     /// Returns the engine flags that describe the deployment in reports and in the check of GPU
@@ -343,6 +372,7 @@ fn router_config(args: &PoolArgs) -> Result<RouterConfig> {
     }
     let event_lag = Duration::from_secs_f64(args.kv_event_lag_ms / 1e3);
     warn_of_unread_router_flags(args);
+    warn_of_unread_worker_flags(args);
     Ok(match args.router {
         RouterName::RoundRobin => RouterConfig::RoundRobin,
         RouterName::Random => RouterConfig::Random,

@@ -61,6 +61,10 @@ fn build_autoscaler_rule(args: &PoolArgs, max: u32) -> Result<AutoscalerRule> {
         let min = args.autoscale_min;
         refuse!("--autoscale-min is {min}, must be from 1 to --autoscale-max ({max})");
     }
+    if args.num_workers > max {
+        let workers = args.num_workers;
+        refuse!("--num-workers is {workers}, must be at most --autoscale-max ({max})");
+    }
     let interval = parse_seconds("--autoscale-interval", args.autoscale_interval)?;
     if interval.is_zero() {
         refuse!("--autoscale-interval is 0, must be above 0");

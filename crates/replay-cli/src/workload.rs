@@ -13,6 +13,7 @@ use vllm_sim_replay::synth::{
 use vllm_sim_replay::workload::WorkloadSource;
 
 use super::options::{SyntheticArgs, WorkloadArgs};
+use super::without_effect;
 use vllm_sim_command_line::{UsageError, refuse};
 
 /// Opens the workload that the command-line arguments describe, with the pacing of its arrivals.
@@ -38,6 +39,13 @@ pub fn open_workload(
     if !(0.0..=1.0).contains(&args.adapters.lora_share) {
         refuse!("--lora-share is {}, must be from 0 to 1", args.adapters.lora_share);
     }
+    if args.adapters.lora.is_empty() && args.adapters.lora_share != 1.0 {
+        refuse!("--lora-share: no effect without --lora");
+    }
+    if args.adapters.lora.iter().any(String::is_empty) {
+        refuse!("--lora has an empty name");
+    }
+    without_effect::warn_of_unread_workload_flags(args);
     if !args.adapters.lora.is_empty() {
         let (names, share) = (&args.adapters.lora, args.adapters.lora_share);
         source = Box::new(LoraAdapterSource::new(source, names, share, args.workload_seed));
@@ -214,7 +222,10 @@ fn open_synthetic_workload(
     if turns == TokenLengthDistribution::Constant(0) {
         refuse!("--turns-per-session is 0, must be at least 1");
     }
-    if input == TokenLengthDistribution::Constant(0) {
+    if matches!(
+        input,
+        TokenLengthDistribution::Constant(0) | TokenLengthDistribution::Uniform(_, 0)
+    ) {
         refuse!("--input-tokens is 0, must be at least 1");
     }
     let shared_prefix_ratio = synthetic.shared_prefix_ratio.unwrap_or(0.0);

@@ -257,6 +257,7 @@ mod tests {
                 seed: 0,
                 step_times: StepTimeSettingSource::Configured,
                 about: Vec::new(),
+                warnings: Vec::new(),
                 has_one_worker_kind: true,
                 provenance: ResultProvenance::default(),
             }),

@@ -3,6 +3,9 @@
 use vllm_sim_random::std_rng::StdRng;
 use vllm_sim_random::{DrawRandom, RandomStreamPurpose, request_rng};
 
+/// Maximum constant gap between session arrivals, in milliseconds: over eleven days.
+const MAX_INTERVAL_MS: f64 = 1e9;
+
 /// Random process of the start times of sessions.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum ArrivalProcess {
@@ -39,9 +42,11 @@ impl ArrivalProcess {
         };
         match self {
             Self::Burst => {}
-            Self::Interval(ms) if ms.is_finite() && ms >= 0.0 => {}
+            Self::Interval(ms) if (0.0..=MAX_INTERVAL_MS).contains(&ms) => {}
             Self::Interval(ms) => {
-                return Err(format!("arrival interval is {ms} ms, must be a number of 0 or more"));
+                return Err(format!(
+                    "arrival interval is {ms} ms, must be a number from 0 to {MAX_INTERVAL_MS}"
+                ));
             }
             Self::Poisson(rate) => positive("request rate", rate)?,
             Self::Gamma { rate, burstiness } => {
