@@ -7,6 +7,8 @@
 //! - `compat`: command lines of other projects
 //! - `config`: flags, files and environment to one configuration
 //! - `dataset`, `record`: recorded replies
+//! - `deployment_warnings`: what the tools say about deployments that vLLM or the simulation does not
+//!   support
 //! - `engine_core`: engines behind an API server of vLLM, played by the test
 //! - `fuzz`: readers of what others wrote, on inputs near those of the tests
 //! - `gateway`, `gateway_answers`: `gateway score` with gateways of the tests
@@ -22,6 +24,7 @@ mod calibrate;
 mod compat;
 mod config;
 mod dataset;
+mod deployment_warnings;
 mod engine_aisimulate;
 mod engine_core;
 mod engine_dynamo;

@@ -225,6 +225,34 @@ fn sharded_sweep_equals_whole_sweep() {
 }
 
 #[test]
+fn parts_made_with_other_contents_of_a_file_are_not_merged() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| std::fs::write(dir.path().join(name), text).unwrap();
+    let trace = |rows: u32| {
+        let rows = (0..rows).map(|n| format!("{n},{},20\n", 200 + n));
+        format!("arrival_s,prompt_tokens,output_tokens\n{}", rows.collect::<String>())
+    };
+    write("trace.csv", &trace(50));
+    write("c.yaml", "max-num-seqs: 8\n");
+    let tool = "plan trace.csv --config=c.yaml --model meta-llama/Llama-3.1-8B-Instruct \
+                --vary gpu=H100,L40S -tp 1 --slo-ttft-ms 900 --max-gpus 4";
+    for part in 1..=2 {
+        printed(dir.path(), &format!("{tool} --shard {part}/2 --report-json part{part}.json"));
+    }
+    let merge = format!("{tool} --merge part1.json,part2.json");
+    printed(dir.path(), &merge);
+    for (name, other) in [("trace.csv", trace(20)), ("c.yaml", "max-num-seqs: 9\n".to_owned())] {
+        let before = std::fs::read_to_string(dir.path().join(name)).unwrap();
+        write(name, &other);
+        let output = vllm_sim(dir.path(), &merge);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        let told = format!("--merge: part1.json was made with another content of {name}");
+        assert!(!output.status.success() && errors.contains(&told), "{errors}");
+        write(name, &before);
+    }
+}
+
+#[test]
 fn growing_queue_is_not_served() {
     let dir = tempfile::tempdir().unwrap();
     // Nobody minds waiting, so that only the queue tells.
@@ -398,8 +426,14 @@ fn rows_left_out_of_a_trace_are_reported_once() {
 #[test]
 fn invalid_plan_usage_names_the_flag() {
     let dir = tempfile::tempdir().unwrap();
-    std::fs::write(dir.path().join("p.yaml"), "date: x\ncurrency: y\ngpu_hour: {A100: 1}\n")
-        .unwrap();
+    let prices = "date: 2026-11-01\ncurrency: y\ngpu_hour: {A100: 1}\n";
+    for (name, from, to) in [
+        ("p.yaml", "", ""),
+        ("date.yaml", "2026-11-01", "2026-13-01"),
+        ("gpu.yaml", "A100", "H101"),
+    ] {
+        std::fs::write(dir.path().join(name), prices.replacen(from, to, 1)).unwrap();
+    }
     for (words, told) in [
         ("", "--slo-ttft-ms, --slo-itl-ms or --slo-e2e-ms"),
         ("--bound ttft=5", "must be METRIC-pPERCENT=MS"),
@@ -411,6 +445,13 @@ fn invalid_plan_usage_names_the_flag() {
         ("--slo-ttft-ms 9 --gpu H100 --prices p.yaml", "no gpu_hour for \"H100\", only for A100"),
         ("--slo-ttft-ms 9 --prices p.yaml", "--prices needs --gpu"),
         ("--slo-ttft-ms 9 --max-gpus 0", "--max-gpus"),
+        ("--slo-ttft-ms 9 --prices date.yaml", "date is \"2026-13-01\", must be like 2026-11-01"),
+        ("--slo-ttft-ms 9 --prices gpu.yaml", "gpu_hour has \"H101\", which is no GPU"),
+        ("--slo-ttft-ms 9 --vary max-gpus=1,2", "--vary max-gpus: its value applies to all"),
+        ("--slo-ttft-ms 9 --vary report-json=a,b", "--vary report-json: its value applies to all"),
+        ("--slo-ttft-ms 9 --vary max-num-seqs=1,2,1", "--vary max-num-seqs has 1 twice"),
+        ("--slo-ttft-ms 9 --lora a,,b", "--lora has an empty name"),
+        ("--slo-ttft-ms 9 --lora-share 0.5", "--lora-share: no effect without --lora"),
     ] {
         let output = vllm_sim(dir.path(), &format!("plan {WORK} {words}"));
         let errors = String::from_utf8_lossy(&output.stderr);

@@ -79,6 +79,32 @@ fn workers_of_different_kinds_have_no_files_to_deploy() {
 }
 
 #[test]
+fn files_for_amd_gpus_ask_for_amds_resource_and_image() {
+    let dir = tempfile::tempdir().unwrap();
+    let model = "--model meta-llama/Llama-3.1-8B-Instruct --gpu MI300X -tp 1";
+    printed(dir.path(), &format!("plan {model} {WORK} {LOOSE} --deploy-dir out"));
+    let out = |name: &str| dir.path().join("out").join(name);
+    let image = |repository: &str| format!("{repository}:v");
+    for (name, parts) in [
+        ("kubernetes.yaml", ["amd.com/gpu".to_owned(), image("vllm/vllm-openai-rocm")]),
+        ("llm-d.values.yaml", ["type: amd".to_owned(), image("vllm/vllm-openai-rocm")]),
+        (
+            "production-stack.values.yaml",
+            ["amd.com/gpu".to_owned(), "vllm/vllm-openai-rocm".to_owned()],
+        ),
+    ] {
+        let text = std::fs::read_to_string(out(name)).unwrap();
+        for part in parts {
+            assert!(text.contains(&part), "{name}: no {part} in {text}");
+        }
+        assert!(!text.contains("nvidia"), "{name}: {text}");
+    }
+    assert!(!out("kserve.yaml").exists());
+    let page = std::fs::read_to_string(out("DEPLOY.md")).unwrap();
+    assert!(page.contains("No `kserve.yaml`: the image that KServe chooses"), "{page}");
+}
+
+#[test]
 fn llmd_values_are_left_out_if_the_chart_would_count_fewer_gpus() {
     let dir = tempfile::tempdir().unwrap();
     let words =

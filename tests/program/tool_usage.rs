@@ -198,17 +198,36 @@ fn invalid_usage_exits_with_2_and_suggests() {
         ),
         ("replay --autoscale-target-queue 3 --input-tokens 9 --request-count 1", "--autoscale-max"),
         (
+            "replay --autoscale-max 4 --autoscale-target-queue 3 --num-workers 8",
+            "--num-workers is 8, must be at most --autoscale-max (4)",
+        ),
+        (
             "replay --autoscale-max 3 --autoscale-target-kv-usage 80",
             "--autoscale-target-kv-usage is 80, must be a fraction",
         ),
         ("replay --input-tokens 9 --request-count 2 --router kv_ruoter", "kv_router"),
+        (
+            "replay --input-tokens 9 --request-count 2 --arrival-interval-ms 1e30",
+            "must be a number from 0 to 1000000000",
+        ),
+        (
+            "replay --input-tokens uniform:0:0 --request-count 2 --request-rate 1",
+            "--input-tokens is 0, must be at least 1",
+        ),
         ("bench", "--target URL is needed"),
+        (
+            "replay --num-prefill-workers 1 --num-decode-workers 1 --pool-flags \
+             {\"prefill\":{\"model\":\"m\"}}",
+            "--pool-flags: model: both pools serve one model; name it with --model",
+        ),
         ("sweep --grid x --input-tokens 9", "must be NAME=VALUE"),
         ("sweep --grid a=1,4 --grid a=8 --input-tokens 9", "--grid a is given twice"),
         ("sweep", "--grid"),
         ("calibrate", "--data FILE"),
         ("calibrate --data x --hold-uot a", "did you mean --hold-out?"),
         ("calibrate --data x --threads 0", "--threads is"),
+        ("calibrate --data x --scheduler sglang", "--scheduler must be vllm"),
+        ("calibrate --data x --speedup-ratio 5", "--speedup-ratio is 5, must be 1"),
         ("validate", "--runs"),
         ("validate --runs . --otu x", "'--out'"),
         ("explain m --gup h100", "did you mean --gpu?"),

@@ -61,6 +61,89 @@ fn unknown_key_is_named_with_missing_model() {
     }
 }
 
+const SYNTHETIC: &str =
+    "--input-tokens 20 --output-tokens 4 --request-count 6 --arrival-interval-ms 0";
+
+#[test]
+fn workload_and_worker_flags_without_effect_are_warnings() {
+    let dir = tempfile::tempdir().unwrap();
+    let closed = "--input-tokens 8 --request-count 3 --replay-concurrency 2";
+    for (words, told) in [
+        (
+            format!("{SYNTHETIC} --startup-time 20"),
+            "--startup-time: no effect, because no worker starts",
+        ),
+        (
+            format!("{SYNTHETIC} --cold-start"),
+            "--cold-start: no effect, because workers start in no",
+        ),
+        (
+            format!("{SYNTHETIC} --turn-tokens 5 --inter-turn-delay-varies"),
+            "--turn-tokens, --inter-turn-delay-varies: no effect, because sessions have one turn",
+        ),
+        (
+            format!("{SYNTHETIC} --trace-block-size 16 --format azure"),
+            "--format, --trace-block-size: no effect, because the workload is synthetic",
+        ),
+        (
+            format!("{closed} --arrival-interval-ms 5 --arrival-seed 7"),
+            "--arrival-interval-ms, --arrival-seed: no effect, because a closed loop",
+        ),
+    ] {
+        let (code, errors) = run(dir.path(), &format!("replay {words}"));
+        assert_eq!((code, errors.matches(told).count()), (0, 1), "{words}: {errors}");
+    }
+    for words in [
+        format!("{SYNTHETIC} --startup-time 20 --cold-start"),
+        format!("{SYNTHETIC} --turns-per-session 2 --turn-tokens 5 --inter-turn-delay-varies"),
+    ] {
+        let (code, errors) = run(dir.path(), &format!("replay {words}"));
+        assert_eq!((code, errors.contains("no effect")), (0, false), "{words}: {errors}");
+    }
+}
+
+/// Runs of other programs and comparisons have their own workloads, workers and bounds.
+#[test]
+fn flags_that_a_described_run_ignores_are_refused_by_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let flags = [
+        "--request-rate 500",
+        "--slo-ttft-ms 1",
+        "--max-sim-time-seconds 1",
+        "--request-count 3",
+        "--replay-concurrency 1",
+        "--arrival-speedup-ratio 10",
+        "--workload-seed 3",
+        "--trace-block-size 16",
+        "--format azure",
+        "--input-tokens 9",
+        "--lora a",
+        "--scale 1=5",
+        "--target-timeout 3",
+        "--sample-interval-ms 5",
+    ];
+    for mode in ["--dynamo-run d", "--aisimulate f.yaml", "--compare a.json b.json"] {
+        let (run_flag, _) = mode.split_once(' ').unwrap();
+        for flag in flags {
+            let words = format!("replay {mode} {flag}");
+            let (code, errors) = run(dir.path(), &words);
+            assert_eq!(code, 2, "{words}: {errors}");
+            let (name, _) = flag.split_once(' ').unwrap();
+            assert!(errors.contains("cannot be used with"), "{words}: {errors}");
+            for named in [run_flag, name] {
+                assert!(errors.contains(named), "{words}: no {named} in {errors}");
+            }
+            assert!(!errors.contains("--num-workers"), "{words}: {errors}");
+        }
+    }
+    for mode in ["--dynamo-run d", "--aisimulate f.yaml"] {
+        let words = format!("replay trace.jsonl {mode}");
+        let (code, errors) = run(dir.path(), &words);
+        assert_eq!(code, 2, "{words}: {errors}");
+        assert!(errors.contains("[TRACE]..."), "{words}: {errors}");
+    }
+}
+
 /// Schedulers that ignore priorities, slots of adapters or a connector say so.
 #[test]
 fn settings_that_a_scheduler_ignores_are_named() {

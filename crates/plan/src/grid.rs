@@ -10,6 +10,30 @@ use vllm_sim_replay_cli::{ServeFlagSplitter, WeightsDoNotFitError, WorkerPools, 
 
 const MAX_GRID_POINTS: usize = 10_000;
 
+/// Flags of `sweep` and `plan` that describe the comparison of all combinations, its files and its
+/// run.
+const COMMON_FLAGS: [&str; 19] = [
+    "attainment",
+    "bound",
+    "deploy-dir",
+    "fixed-workers",
+    "grid",
+    "helm-values",
+    "html",
+    "max-cost",
+    "max-gpus",
+    "merge",
+    "per-request",
+    "prices",
+    "report-json",
+    "require",
+    "shard",
+    "step-log",
+    "threads",
+    "trace-out",
+    "vary",
+];
+
 pub(super) struct FlagGridAxis {
     /// Name of the varied flag, without the leading dashes.
     pub(super) name: String,
@@ -19,7 +43,8 @@ pub(super) struct FlagGridAxis {
 /// Parses the arguments of the repeatable option `flag` (`NAME=VALUE,VALUE,…`), one axis each.
 ///
 /// # Errors
-/// Returns a usage error for a missing `=`, an empty value or too many combinations.
+/// Returns a usage error for a missing `=`, an empty or repeated value, a flag that cannot vary, or
+/// too many combinations.
 pub(super) fn parse_grid_axes(flag: &str, given: &[String]) -> Result<Vec<FlagGridAxis>> {
     let axes = given.iter().map(|text| {
         let (name, values) = text
@@ -36,6 +61,15 @@ pub(super) fn parse_grid_axes(flag: &str, given: &[String]) -> Result<Vec<FlagGr
     let mut names = HashSet::new();
     if let Some(axis) = axes.iter().find(|axis| !names.insert(&axis.name)) {
         refuse!("{flag} {} is given twice: list all its values once", axis.name);
+    }
+    for FlagGridAxis { name, values } in &axes {
+        if COMMON_FLAGS.contains(&name.as_str()) {
+            refuse!("{flag} {name}: its value applies to all combinations");
+        }
+        let mut seen = HashSet::new();
+        if let Some(value) = values.iter().find(|value| !seen.insert(*value)) {
+            refuse!("{flag} {name} has {value} twice");
+        }
     }
     let points = axes.iter().try_fold(1usize, |n, axis| n.checked_mul(axis.values.len()));
     match points.filter(|&n| n <= MAX_GRID_POINTS) {

@@ -14,6 +14,8 @@ mod picture;
 mod prices;
 mod report;
 mod search;
+mod trial_reasons;
+mod warnings;
 mod worker_count;
 
 use std::ops::ControlFlow;

@@ -151,6 +151,7 @@ pub fn run_sweep_command(
     if !(needed > 0.0 && needed <= 1.0) {
         refuse!("--attainment is {needed}, must be above 0 and at most 1");
     }
+    vllm_sim_replay_cli::warn_of_unmodelled_adapters(&base.workload);
     let axes = grid::parse_grid_axes("--grid", &base.grid)?;
     let names: Vec<&str> = axes.iter().map(|axis| axis.name.as_str()).collect();
     let points = grid::axis_value_combinations(&axes)

@@ -1,6 +1,6 @@
 //! Writes server commands and Helm values for the deployment that a plan found.
 
-use serde_json::{Map, json};
+use serde_json::{Map, Value, json};
 
 use super::search::SimulatedDeploymentTrial;
 use vllm_sim_command_line::shell_quote;
@@ -28,6 +28,8 @@ fn flag_argument(name: &str, value: &str) -> String {
 pub(super) struct DeploymentCommands<'a> {
     /// Flags of `serve` that the command line and `--config` files set.
     flags: &'a [(String, String)],
+    /// Names of the LoRA adapters of the workload.
+    adapters: &'a [String],
     pub(super) model: &'a str,
     /// Number of prefill servers in the deployment, and number of all other servers.
     pub(super) servers: (u32, u32),
@@ -39,11 +41,16 @@ pub(super) struct DeploymentCommands<'a> {
 impl<'a> DeploymentCommands<'a> {
     /// Returns the deployment of a simulated run; `None` if no `--model` was given, or its workers
     /// have different settings.
-    pub(super) fn new(pools: &'a WorkerPools, trial: &SimulatedDeploymentTrial) -> Option<Self> {
+    pub(super) fn new(
+        pools: &'a WorkerPools,
+        trial: &SimulatedDeploymentTrial,
+        adapters: &'a [String],
+    ) -> Option<Self> {
         let model = pools.about.iter().find(|(name, _)| name == "--model");
         let (_, model) = model.filter(|_| pools.has_one_worker_kind)?;
         Some(Self {
             flags: &pools.about,
+            adapters,
             model,
             servers: trial.workers.prefill_and_other_workers(pools),
             ranks: pools.ranks.1,
@@ -67,7 +74,19 @@ impl<'a> DeploymentCommands<'a> {
         let words = flags.map(|(name, value)| flag_argument(name, value));
         // Separate prefill and decode servers need a KV connector.
         let connector = self.default_kv_transfer_config();
-        words.chain(connector.map(|config| flag_argument("kv-transfer-config", config))).collect()
+        let connector = connector.map(|config| flag_argument("kv-transfer-config", config));
+        let loras = self.lora_flags().into_iter();
+        let loras = loras.map(|(name, value)| flag_argument(name, &value.to_string()));
+        words.chain(connector).chain(loras).collect()
+    }
+
+    /// Returns the flags with which a server takes requests of all simulated LoRA adapters, and has
+    /// all of them in one batch, as the simulation does.
+    fn lora_flags(&self) -> Vec<(&'static str, Value)> {
+        match self.adapters.len() {
+            0 => Vec::new(),
+            adapters => vec![("enable-lora", json!(true)), ("max-loras", json!(adapters))],
+        }
     }
 
     /// Returns the `--kv-transfer-config` that separate prefill and decode servers need, if no flag
@@ -167,6 +186,9 @@ impl<'a> DeploymentCommands<'a> {
                 let value = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
                 config.insert(name.to_owned(), value);
             }
+        }
+        for (name, value) in self.lora_flags() {
+            config.insert(name.to_owned(), value);
         }
         if let Some(connector) = self.default_kv_transfer_config() {
             config.insert("kv-transfer-config".to_owned(), serde_json::from_str(connector).ok()?);

@@ -1,6 +1,7 @@
 //! Reads the GPU prices of `--prices`.
 
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -27,7 +28,16 @@ impl GpuPrices {
         let text = std::fs::read_to_string(file).with_context(|| format!("--prices: {shown}"))?;
         let prices: Self =
             serde_saphyr::from_str(&text).with_context(|| format!("--prices: {shown}"))?;
+        if !is_date(&prices.date) {
+            refuse!("--prices: {shown}: date is {:?}, must be like 2026-11-01", prices.date);
+        }
         for (gpu, price) in &prices.gpu_hour {
+            if vllm_sim_engine::latency::find_gpu(gpu).is_none() {
+                refuse!(
+                    "--prices: {shown}: gpu_hour has {gpu:?}, which is no GPU that --gpu knows; \
+                     `vllm-sim explain --list` has their names"
+                );
+            }
             if !(price.is_finite() && *price > 0.0) {
                 refuse!("--prices: {shown}: gpu_hour of {gpu} is {price}, must be above 0");
             }
@@ -52,4 +62,17 @@ impl GpuPrices {
             }
         }
     }
+}
+
+/// Returns whether a text is a date such as `2026-11-01`.
+fn is_date(text: &str) -> bool {
+    let parts: Vec<&str> = text.split('-').collect();
+    let [year, month, day] = parts[..] else {
+        return false;
+    };
+    let is_number = |text: &str, digits: usize, range: RangeInclusive<u32>| {
+        let is_plain = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_digit());
+        is_plain && text.parse().is_ok_and(|number| range.contains(&number))
+    };
+    is_number(year, 4, 0..=9999) && is_number(month, 2, 1..=12) && is_number(day, 2, 1..=31)
 }

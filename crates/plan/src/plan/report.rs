@@ -44,6 +44,8 @@ pub(super) struct DeploymentCandidateRow {
     /// Engines of one worker, or of one group of prefill and decode workers.
     pub(super) pools: Option<WorkerPools>,
     pub(super) answer: CandidateSearchResult,
+    /// Names of the LoRA adapters of the workload.
+    pub(super) adapters: Vec<String>,
 }
 
 impl DeploymentCandidateRow {
@@ -64,6 +66,7 @@ impl DeploymentCandidateRow {
             split,
             pools: candidate.pools.as_ref().ok().cloned(),
             answer,
+            adapters: candidate.workload.adapters.lora.clone(),
         }
     }
 
@@ -247,10 +250,15 @@ impl PlanReport {
             let row = &self.rows[at];
             let mut cells = row.values.clone();
             let Some(trial) = &row.answer.found else {
+                cells.push(if row.split { "–+–" } else { "–" }.to_owned());
                 cells.resize(head.len(), "–".to_owned());
                 return cells;
             };
-            cells.push(trial.workers.worker_count_table_cell());
+            let workers = row
+                .pools
+                .as_ref()
+                .map_or(trial.workers, |group| trial.workers.split_groups_into_workers(group));
+            cells.push(workers.worker_count_table_cell());
             cells.push(trial.gpus.to_string());
             if self.prices.is_some() {
                 let cost = row.cost_of_trial(trial);
@@ -323,6 +331,7 @@ impl PlanReport {
             }
         }
         notes.extend(self.outlook_note());
+        notes.extend(self.deployment_warnings().into_iter().map(|text| format!("warning: {text}")));
         for row in &self.rows {
             if let Some(why) = &row.answer.why {
                 let place = match row.label.as_str() {
@@ -401,7 +410,7 @@ impl PlanReport {
     /// Returns the commands that start the servers of the cheapest deployment.
     pub(super) fn best_deployment_commands(&self) -> Option<DeploymentCommands<'_>> {
         let (row, best) = self.best_candidate_and_trial()?;
-        DeploymentCommands::new(row.pools.as_ref()?, best)
+        DeploymentCommands::new(row.pools.as_ref()?, best, &row.adapters)
     }
 
     fn evidence_note(&self) -> Option<String> {
@@ -442,7 +451,7 @@ impl PlanReport {
                 "prefill_workers": row.split.then_some(prefill),
                 "decode_workers": row.split.then_some(decode),
                 "gpus": trial.gpus,
-                "cost_per_hour": row.cost_per_hour(trial),
+                "cost_per_hour": cost.as_ref().map(|cost| cost.per_hour),
                 "cost_per_month": cost.as_ref().map(|cost| cost.per_month),
                 "cost_per_million_output_tokens": cost.as_ref().map(|cost| cost.per_million_output),
                 "cost_per_million_tokens": cost.as_ref().map(|cost| cost.per_million),
@@ -477,6 +486,7 @@ impl PlanReport {
             "schema": "vllm-sim/plan/1",
             "run": self.origin.provenance_json(&self.command),
             "answer": self.best_deployment_summary_line(),
+            "warnings": self.deployment_warnings(),
             "command": self.command,
             "attainment": self.question.attainment,
             "max_gpus": self.question.max_gpus,

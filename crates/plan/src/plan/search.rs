@@ -201,7 +201,8 @@ fn missed_bounds_description(
         let (bound, value) = ((*bound)?, trial.report_summary_number(key));
         (value > bound).then(|| format!("{name} p99 {value:.1} ms, bound {bound} ms"))
     });
-    let missed: Vec<String> = missed.chain(trial.missed.iter().cloned()).collect();
+    let missed = missed.chain(trial.missed.iter().cloned()).chain(trial.workload_reason());
+    let missed: Vec<String> = missed.collect();
     let (gpus, good) = (trial.gpus, 100.0 * trial.attainment);
     match missed.is_empty() {
         true => format!("with {gpus} GPUs {good:.1} % of the requests are good"),

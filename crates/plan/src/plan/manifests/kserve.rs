@@ -16,6 +16,9 @@ pub(super) const TARGET: DeploymentTarget = DeploymentTarget {
 /// Source: `pkg/apis/serving/v1alpha2/llm_inference_service_types.go` and
 /// `config/llmisvcconfig/config-llm-template.yaml` of kserve/kserve, v0.20.0.
 fn render_manifest_file(servers: &DeployedServers<'_>) -> Result<String, &'static str> {
+    if servers.is_amd {
+        return Err("the image that KServe chooses is one for NVIDIA's GPUs");
+    }
     let mut spec = workload(servers, servers.serving);
     spec["model"] = json!({"uri": format!("hf://{}", servers.model), "name": servers.model});
     spec["router"] = json!({"gateway": {}, "route": {}, "scheduler": {}});

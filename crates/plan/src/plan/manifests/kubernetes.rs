@@ -60,7 +60,7 @@ fn deployment_and_service(servers: &DeployedServers<'_>, name: &str, replicas: u
                 "spec": {
                     "containers": [{
                         "name": "vllm",
-                        "image": format!("vllm/vllm-openai:{}", servers.image_tag()),
+                        "image": servers.image(),
                         "command": ["vllm", "serve"],
                         "args": arguments,
                         "env": servers.container_environment(),

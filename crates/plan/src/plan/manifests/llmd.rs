@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::servers::{DeployedServers, DeploymentTarget, format_yaml_file};
+use super::servers::{AMD_GPU_RESOURCE, DeployedServers, DeploymentTarget, format_yaml_file};
 
 pub(super) const TARGET: DeploymentTarget = DeploymentTarget {
     file: "llm-d.values.yaml",
@@ -33,7 +33,7 @@ fn render_helm_values_file(servers: &DeployedServers<'_>) -> Result<String, &'st
         true => (TARGET_PORT, role(servers, servers.prefill, SERVICE_PORT)),
         false => (SERVICE_PORT, json!({"create": false})),
     };
-    let values = json!({
+    let mut values = json!({
         "modelArtifacts": {
             "name": servers.model,
             "uri": format!("hf://{}", servers.model),
@@ -43,6 +43,10 @@ fn render_helm_values_file(servers: &DeployedServers<'_>) -> Result<String, &'st
         "decode": role(servers, servers.serving, port),
         "prefill": prefill,
     });
+    if servers.is_amd {
+        // The chart's default is NVIDIA's resource.
+        values["accelerator"] = json!({"type": "amd", "resources": {"amd": AMD_GPU_RESOURCE}});
+    }
     let made_with = format!("The plan was made with --router={}.", servers.policy);
     let comments = [
         "Values of the chart llm-d-modelservice v0.4.12 (llm-d-incubation/llm-d-modelservice).",
@@ -69,7 +73,7 @@ fn role(servers: &DeployedServers<'_>, replicas: u32, port: u16) -> Value {
         },
         "containers": [{
             "name": "vllm",
-            "image": format!("vllm/vllm-openai:{}", servers.image_tag()),
+            "image": servers.image(),
             "modelCommand": "vllmServe",
             "args": servers.arguments,
             "env": servers.container_environment(),

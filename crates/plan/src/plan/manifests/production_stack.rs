@@ -2,7 +2,9 @@
 
 use serde_json::json;
 
-use super::servers::{DATA_PARALLEL_FLAG, DeployedServers, DeploymentTarget, format_yaml_file};
+use super::servers::{
+    AMD_GPU_RESOURCE, DATA_PARALLEL_FLAG, DeployedServers, DeploymentTarget, format_yaml_file,
+};
 
 pub(super) const TARGET: DeploymentTarget = DeploymentTarget {
     file: "production-stack.values.yaml",
@@ -32,12 +34,12 @@ fn render_helm_values_file(servers: &DeployedServers<'_>) -> Result<String, &'st
     if policy == "session" {
         router["sessionKey"] = json!("x-session-id");
     }
-    let values = json!({
+    let mut values = json!({
         "servingEngineSpec": {
             "runtimeClassName": "",
             "modelSpec": [{
                 "name": servers.name,
-                "repository": "vllm/vllm-openai",
+                "repository": servers.image_repository(),
                 "tag": servers.image_tag(),
                 "modelURL": servers.model,
                 "replicaCount": servers.serving,
@@ -50,6 +52,10 @@ fn render_helm_values_file(servers: &DeployedServers<'_>) -> Result<String, &'st
         },
         "routerSpec": router,
     });
+    if servers.is_amd {
+        // The chart's default is NVIDIA's resource.
+        values["servingEngineSpec"]["modelSpec"][0]["requestGPUType"] = json!(AMD_GPU_RESOURCE);
+    }
     let made_with = format!("The plan was made with --router={}. {note}", servers.policy);
     let made_with = made_with.trim_end();
     let comments = [

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value, json};
 
 use crate::plan::deploy::DeploymentCommands;
+use vllm_sim_engine::latency::{Gpu, find_gpu};
 
 /// Servers of a plan's answer, with the values that the files of all deployment targets need.
 pub(super) struct DeployedServers<'a> {
@@ -24,6 +25,8 @@ pub(super) struct DeployedServers<'a> {
     /// Version of vLLM that the plan simulated.
     pub(super) version: &'a str,
     pub(super) policy: &'a str,
+    /// Whether the GPUs are AMD's, which need vLLM's image for ROCm.
+    pub(super) is_amd: bool,
 }
 
 /// Deployment target, such as Kubernetes or KServe, with its file.
@@ -38,6 +41,8 @@ pub(super) struct DeploymentTarget {
 /// Text in the first line of every deployment file; a later plan may replace only files with this
 /// line.
 pub(super) const WRITTEN_BY_PLAN_COMMENT: &str = "Written by `vllm-sim plan`.";
+/// Name of AMD's GPUs as a Kubernetes resource.
+pub(super) const AMD_GPU_RESOURCE: &str = "amd.com/gpu";
 /// Name of the flag that sets the tensor-parallel size.
 pub(super) const TENSOR_PARALLEL_FLAG: &str = "tensor-parallel-size";
 /// Name of the flag that sets the data-parallel size.
@@ -67,6 +72,10 @@ impl<'a> DeployedServers<'a> {
             serving,
             version: version.unwrap_or("latest"),
             policy: &commands.router.0,
+            is_amd: commands
+                .deployment_flag_value("gpu")
+                .and_then(find_gpu)
+                .is_some_and(Gpu::is_amd),
         }
     }
 
@@ -78,6 +87,16 @@ impl<'a> DeployedServers<'a> {
         let sizes = known.filter(|(name, size)| *size > 1 && sizes.contains(name));
         let sizes = sizes.map(|(name, size)| format!("--{name}={size}"));
         sizes.chain(self.arguments.iter().cloned()).collect()
+    }
+
+    /// Returns the repository of vLLM's image for the GPUs.
+    pub(super) fn image_repository(&self) -> &'static str {
+        if self.is_amd { "vllm/vllm-openai-rocm" } else { "vllm/vllm-openai" }
+    }
+
+    /// Returns vLLM's image for the GPUs and the simulated version.
+    pub(super) fn image(&self) -> String {
+        format!("{}:{}", self.image_repository(), self.image_tag())
     }
 
     /// Returns the tag of vLLM's image for the simulated version.
@@ -105,9 +124,16 @@ impl<'a> DeployedServers<'a> {
         all
     }
 
+    /// Returns the name of the GPUs as a Kubernetes resource, which the device plugin of their
+    /// maker offers.
+    pub(super) fn gpu_resource_name(&self) -> &'static str {
+        if self.is_amd { AMD_GPU_RESOURCE } else { "nvidia.com/gpu" }
+    }
+
     /// Returns the GPUs of one server as a Kubernetes resource.
     pub(super) fn gpu_resources(&self) -> Value {
-        let gpus = Map::from_iter([("nvidia.com/gpu".to_owned(), json!(self.gpus.to_string()))]);
+        let count = json!(self.gpus.to_string());
+        let gpus = Map::from_iter([(self.gpu_resource_name().to_owned(), count)]);
         json!({"limits": gpus, "requests": gpus})
     }
 }
