@@ -455,7 +455,10 @@ fn invalid_usage_names_the_flag() {
             "gateway score --target http://x --replicas 2 --disturb 1=burn",
             "must be POD=TROUBLE@FROM..TO",
         ),
-        ("gateway score --target http://x --replicas 2 --lora-share 2", "--lora-share is 2"),
+        (
+            "gateway score --target http://x --replicas 2 --lora a --lora-share 2",
+            "--lora-share is 2",
+        ),
         ("gateway score --target http://x --replicas 2 --replcias 3", "did you mean --replicas?"),
         ("gateway score --target ftp://x --replicas 2", "--target \"ftp://x\" has the scheme"),
         ("gateway score --target http://x --replicas 9 --base-port 65530", "leaves no room"),

@@ -442,7 +442,6 @@ fn invalid_plan_usage_names_the_flag() {
         ("--slo-ttft-ms 9 --num-workers 3", "--num-workers: not allowed, because plan searches"),
         ("--slo-ttft-ms 9 --vary num-workers=1,2", "--vary num-workers"),
         ("--slo-ttft-ms 9 --scale 0=1", "--scale cannot be used with plan"),
-        ("--slo-ttft-ms 9 --max-sim-time-seconds 5", "--max-sim-time-seconds cannot be used"),
         ("--slo-ttft-ms 9 --gpu H100 --prices p.yaml", "no gpu_hour for \"H100\", only for A100"),
         ("--slo-ttft-ms 9 --prices p.yaml", "--prices needs --gpu"),
         ("--slo-ttft-ms 9 --max-gpus 0", "--max-gpus"),

@@ -54,17 +54,6 @@ fn files_to_deploy_need_a_model() {
     }
 }
 
-/// The files request `nvidia.com/gpu` and the CUDA image of vLLM.
-#[test]
-fn gpus_of_amd_have_no_files_to_deploy() {
-    let dir = tempfile::tempdir().unwrap();
-    let amd = DENSE.replace("H100", "MI300X");
-    let words = format!("plan {amd} {WORK} {LOOSE} -tp 1");
-    is_refused(dir.path(), &format!("{words} --deploy-dir out"), &["--deploy-dir", "MI300X"]);
-    let text = printed(dir.path(), &words);
-    assert!(text.starts_with("Answer: ") && text.contains("to deploy: once vllm serve"), "{text}");
-}
-
 #[test]
 fn workers_of_different_kinds_have_no_files_to_deploy() {
     let dir = tempfile::tempdir().unwrap();

@@ -58,14 +58,17 @@ impl FlagValues {
         self.flag_value_source(flag) != FlagValueSource::Default
     }
 
+    /// Returns whether a user sets the flag, to whatever value.
+    pub(super) fn is_flag_name_set(&self, name: &str) -> bool {
+        let source = self.settings.get(name).map(|setting| &setting.source);
+        !matches!(source, None | Some(FlagValueSource::Default | FlagValueSource::Derived))
+    }
+
     /// Returns whether a user sets the flag, other than a switch to off.
     pub(super) fn is_flag_name_typed(&self, name: &str) -> bool {
-        let Some(setting) = self.settings.get(name) else {
-            return false;
-        };
         let is_off = |text: &String| ["", "false", "no", "off"].contains(&text.as_str());
-        !matches!(setting.source, FlagValueSource::Default | FlagValueSource::Derived)
-            && !setting.values.last().is_some_and(is_off)
+        let last = self.settings.get(name).and_then(|setting| setting.values.last());
+        self.is_flag_name_set(name) && !last.is_some_and(is_off)
     }
 
     pub(super) fn flag_value_source(&self, flag: &FlagSpec) -> FlagValueSource {

@@ -286,7 +286,9 @@ fn warn_of_vllm_scheduler_flags(v: &FlagValues) {
         ),
     ];
     for (names, idle, why) in rules {
-        if let Some(given) = set_flags(v, names).filter(|_| idle) {
+        // vLLM's scheduler obeys a switch to off, too.
+        let given = list_flags(names, |name| v.is_flag_name_set(name));
+        if let Some(given) = given.filter(|_| idle) {
             v.add_no_effect_warning(format!("{given}: no effect because {why}"));
         }
     }
@@ -294,7 +296,12 @@ fn warn_of_vllm_scheduler_flags(v: &FlagValues) {
 
 /// Returns those of the named flags that are set, as a list; `None` if none is.
 fn set_flags(v: &FlagValues, names: &[&str]) -> Option<String> {
-    let given = names.iter().filter(|name| v.is_flag_name_typed(name));
+    list_flags(names, |name| v.is_flag_name_typed(name))
+}
+
+/// Returns a list of the given ones of the named flags; `None` if none is given.
+fn list_flags(names: &[&str], is_given: impl Fn(&str) -> bool) -> Option<String> {
+    let given = names.iter().filter(|name| is_given(name));
     let given: Vec<String> = given.map(|name| format!("--{name}")).collect();
     (!given.is_empty()).then(|| given.join(", "))
 }

@@ -35,7 +35,6 @@ use search::{DeploymentCandidate, PlanRequirements};
 use vllm_sim_command_line::{
     MissedMetricRequirementsError, format_command_line, output_files, refuse,
 };
-use vllm_sim_engine::latency::{Gpu, find_gpu};
 use vllm_sim_replay_cli::{
     DeploymentFactory, PoolArgs, ReportArgs, ServeFlagSplitter, StepTimeSettingSource,
     WeightsDoNotFitError, WorkerPools, WorkloadArgs, build_worker_pools, open_workload,
@@ -179,12 +178,6 @@ fn check_args(args: &Args) -> Result<()> {
             refuse!("{flag} cannot be used with plan, which changes the number of workers");
         }
     }
-    if args.workload.max_sim_time_seconds.is_some() {
-        refuse!(
-            "--max-sim-time-seconds cannot be used with plan, because requests that it cuts off \
-             are not good; use --request-count"
-        );
-    }
     if args.report.gpu_hour_price.is_some() {
         refuse!("--gpu-hour-price cannot be used with plan; use --prices");
     }
@@ -262,17 +255,6 @@ fn check_deployment_outputs(args: &Args, candidates: &[DeploymentCandidate]) -> 
     if fitting.any(deploy::simulates_sglang) {
         refuse!(
             "--deploy-dir cannot be used with --scheduler sglang, because its files start vLLM"
-        );
-    }
-    let of_amd = |pools: &WorkerPools| {
-        let gpu = pools.gpu_names.1.clone()?;
-        find_gpu(&gpu).is_some_and(Gpu::is_amd).then_some(gpu)
-    };
-    let mut pools = candidates.iter().filter_map(|candidate| candidate.pools.as_ref().ok());
-    if let Some(gpu) = pools.find_map(of_amd) {
-        refuse!(
-            "--deploy-dir cannot be used with --gpu {gpu}, because its files request NVIDIA's GPUs \
-             and images"
         );
     }
     DeploymentFiles::check_output_folder(folder)

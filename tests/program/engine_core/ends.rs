@@ -47,7 +47,7 @@ fn flags_without_effect_are_named() {
     ];
     let ended = lonely(&flags).output().unwrap();
     let said = String::from_utf8(ended.stderr).unwrap();
-    assert!(said.contains("--request-history --stream-fault-rate"), "{said}");
+    assert!(said.contains("--stream-fault-rate --request-history"), "{said}");
     assert!(said.contains("--reasoning-parser openai_gptoss: replies have no reasoning"), "{said}");
 }
 
