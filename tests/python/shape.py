@@ -11,7 +11,7 @@ import argparse, pathlib, re, subprocess, sys
 from collections import Counter
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-BUDGET = {"long functions": 0, "boolean parameters": 46, "bare booleans": 5, "large structs": 0}
+BUDGET = {"long functions": 0, "boolean parameters": 45, "bare booleans": 5, "large structs": 0}
 LONGEST, MOST_FIELDS = 80, 25
 # Records of a report: a field for each column.
 ROWS = {"RequestRecord", "ReplayRequest", "ReportCollector"}

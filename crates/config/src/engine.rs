@@ -194,6 +194,15 @@ pub struct SglangSchedulerConfig {
     pub schedule_conservativeness: f64,
 }
 
+impl WaitingQueueLimits {
+    fn from_flag_values(v: &FlagValues) -> Result<Self, ConfigError> {
+        let max_waiting_queue_length = v.get(&engine::MAX_WAITING_QUEUE_LENGTH)?;
+        let requests = v.get(&engine::MAX_NUM_QUEUED_REQS)?;
+        let tokens = v.get(&engine::MAX_NUM_QUEUED_TOKENS)?;
+        Ok(Self { max_waiting_queue_length, admission: AdmissionLimits { requests, tokens } })
+    }
+}
+
 impl EngineConfig {
     /// Returns the numbers of tokens, sequences and CUDA graphs in vLLM's profile run: the largest
     /// step, by which vLLM measures memory use.
@@ -221,13 +230,7 @@ impl EngineConfig {
         let drafts = drafting.map_or(0, |s| s.num_tokens);
         // The order decides which of several wrong flags is reported.
         let prefill = read_chunked_prefill(v, batch.tokens)?;
-        let queue = WaitingQueueLimits {
-            max_waiting_queue_length: v.get(&engine::MAX_WAITING_QUEUE_LENGTH)?,
-            admission: AdmissionLimits {
-                requests: v.get(&engine::MAX_NUM_QUEUED_REQS)?,
-                tokens: v.get(&engine::MAX_NUM_QUEUED_TOKENS)?,
-            },
-        };
+        let queue = WaitingQueueLimits::from_flag_values(v)?;
         let timing = StepTimingConfig {
             delays: read_delays(v)?,
             latency_factor: v.get(&faults::LATENCY_FACTOR)?,

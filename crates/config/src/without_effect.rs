@@ -234,16 +234,7 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
             v.add_no_effect_warning(format!("--preview {name}: no effect because {why}"));
         }
     }
-    let uses_gpu = engine.timing.latency_source.step_times_depend_on_gpu();
-    let backend = v.raw_flag_texts(&ATTENTION_BACKEND).last();
-    let is_vllm = engine.scheduler == SchedulerKind::Vllm;
-    let backend = backend.filter(|name| is_vllm && uses_gpu && !name.eq_ignore_ascii_case("auto"));
-    if let Some(backend) = backend {
-        v.add_no_effect_warning(format!(
-            "--attention-backend {backend}: no effect on step times, which are those of the \
-             backend that vLLM chooses"
-        ));
-    }
+    warn_of_attention_backend(config, v);
     for (names, idle, why) in rules {
         if let Some(given) = set_flags(v, names).filter(|_| idle) {
             v.add_no_effect_warning(format!("{given}: no effect because {why}"));
@@ -259,6 +250,20 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
         v.add_no_effect_warning(format!(
             "{given}: adapters are served, but no request waits for one, because --scheduler \
              sglang has no slots for adapters"
+        ));
+    }
+}
+
+/// Warns about an attention backend, for which step times of GPUs have no figures.
+fn warn_of_attention_backend(config: &Config, v: &FlagValues) {
+    let uses_gpu = config.engine.timing.latency_source.step_times_depend_on_gpu();
+    let is_vllm = config.engine.scheduler == SchedulerKind::Vllm;
+    let backend = v.raw_flag_texts(&ATTENTION_BACKEND).last();
+    let backend = backend.filter(|name| is_vllm && uses_gpu && !name.eq_ignore_ascii_case("auto"));
+    if let Some(backend) = backend {
+        v.add_no_effect_warning(format!(
+            "--attention-backend {backend}: no effect on step times, which are those of the \
+             backend that vLLM chooses"
         ));
     }
 }

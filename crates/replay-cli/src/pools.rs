@@ -180,16 +180,8 @@ pub fn build_worker_pools(
             (Some(prefill), decode, (first.gpus, second.gpus), (first.ranks, second.ranks))
         }
         _ => {
-            let (engines, gpus, ranks) = match &args.workers {
-                Some(file) => {
-                    let (engines, gpus) = read_workers_file(file, &flags, deploy)?;
-                    (engines, gpus, 1)
-                }
-                None => {
-                    let worker = shared.unwrap_or(own);
-                    (worker.engine_specs(args.num_workers), worker.gpus, worker.ranks)
-                }
-            };
+            let usual = shared.unwrap_or(own);
+            let (engines, gpus, ranks) = serving_workers(args, usual, &flags, deploy)?;
             (None, PoolSpec { ranks, ..pool(engines, router)? }, (0, gpus), (1, ranks))
         }
     };
@@ -217,6 +209,21 @@ pub fn build_worker_pools(
         has_one_worker_kind,
         provenance,
     })
+}
+
+/// Returns the engines of one pool, the GPUs of each rank and the ranks of each engine: those of
+/// `--workers`, else `--num-workers` times `usual`.
+fn serving_workers(
+    args: &PoolArgs,
+    usual: WorkerDeployment,
+    flags: &[String],
+    deploy: DeploymentFactory<'_>,
+) -> Result<(Vec<SchedulerSpec>, u32, u32)> {
+    let Some(file) = &args.workers else {
+        return Ok((usual.engine_specs(args.num_workers), usual.gpus, usual.ranks));
+    };
+    let (engines, gpus) = read_workers_file(file, flags, deploy)?;
+    Ok((engines, gpus, 1))
 }
 
 /// Returns the provenance of workers of several kinds; `common` is that of the common flags.

@@ -45,6 +45,9 @@ fn timestamp() -> String {
     format!("{}Z", &time[..time.len() - "000+00:00".len()])
 }
 
+/// Ollama's reason for the end of a response.
+const STOP: &str = "stop";
+
 /// Member of an Ollama response that contains the generated text: `message` or `response`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum TextMember {
@@ -54,7 +57,7 @@ enum TextMember {
 
 impl TextMember {
     /// Returns the members that every Ollama response has; the last response has the end reason.
-    fn response(self, model: &str, text: &str, done: bool) -> Value {
+    fn response(self, model: &str, text: &str, done_reason: Option<&str>) -> Value {
         let (name, value) = match self {
             Self::Message => {
                 ("message", json!({"role": "assistant", "content": text, "images": null}))
@@ -65,15 +68,15 @@ impl TextMember {
             "model": model,
             "created_at": timestamp(),
             name: value,
-            "done": done,
-            "done_reason": done.then_some("stop"),
+            "done": done_reason.is_some(),
+            "done_reason": done_reason,
         })
     }
 
     /// Returns the JSON of an Ollama response that is not a stream; `counts` is `None` for a
     /// request without a prompt.
     fn body(self, model: &str, text: &str, counts: Option<(u64, u32, u32)>) -> Value {
-        let mut body = self.response(model, text, true);
+        let mut body = self.response(model, text, Some(STOP));
         if self == Self::Response {
             body["context"] = Value::Null;
         }
@@ -226,7 +229,10 @@ impl StreamRenderer for LineStream {
         }
         let done = choice.sent_end.is_some();
         let text = if done { "" } else { &delta };
-        out.push_str(&format!("{}\n", self.member.response(&self.model, text, done)));
+        out.push_str(&format!(
+            "{}\n",
+            self.member.response(&self.model, text, done.then_some(STOP))
+        ));
     }
 
     fn write_closing(&mut self, _out: &mut String, reply: &Reply) {

@@ -238,7 +238,12 @@ pub(super) async fn start_sglang_generation(
         None => RejectedRequest { error, late },
     })?;
     let meta = MetaInfoSettings::new(app, &job, from.logprobs, from.rank);
-    let counter = EndedRequestCounter::new(app, from.stream, grammar.is_some());
+    let counter = EndedRequestCounter {
+        metrics: app.metrics.clone(),
+        streaming: from.stream,
+        structured: grammar.is_some(),
+        session: None,
+    };
     Ok(StartedSglangGeneration { reply, job, meta, counter })
 }
 

@@ -109,20 +109,16 @@ pub(super) fn cached_tokens(choice: &ReplyChoice, prompt_tokens: u32) -> u32 {
 /// request's session.
 #[derive(Clone)]
 pub(super) struct EndedRequestCounter {
-    metrics: Arc<Metrics>,
-    streaming: bool,
+    pub(super) metrics: Arc<Metrics>,
+    pub(super) streaming: bool,
     /// Whether the request asks for structured output.
-    structured: bool,
+    pub(super) structured: bool,
     /// The request's session, which stores the request's tokens at its end; `None` without a
     /// session.
     pub(super) session: Option<SessionTurn>,
 }
 
 impl EndedRequestCounter {
-    pub(super) fn new(app: &App, streaming: bool, structured: bool) -> Self {
-        Self { metrics: app.metrics.clone(), streaming, structured, session: None }
-    }
-
     /// Counts every choice of an ended reply as a request in the metrics, and stores its tokens in
     /// the request's session.
     pub(super) fn count_ended_reply(&self, reply: &Reply) {
