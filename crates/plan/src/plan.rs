@@ -37,7 +37,7 @@ use vllm_sim_command_line::{
 };
 use vllm_sim_replay_cli::{
     DeploymentFactory, PoolArgs, ReportArgs, ServeFlagSplitter, StepTimeSettingSource,
-    WeightsDoNotFitError, WorkerPools, WorkloadArgs, build_worker_pools, open_workload,
+    WeightsDoNotFitError, WorkloadArgs, build_worker_pools, open_workload,
     parse_args_and_serve_flags, split_known_args,
 };
 
