@@ -117,7 +117,7 @@ fn sglang_config(config: &Config, shared: VllmSchedulerConfig) -> SglangConfig {
         prefill: _,
         layer_groups: _,
         policy: _,
-        // It changes the latency model.
+        // The latency model has its effect.
         async_scheduling: _,
         victim: _,
         watermark: _,

@@ -1,6 +1,6 @@
 //! Warnings about settings with which vLLM does not start, on this GPU or with this model.
 //!
-//! They are warnings because vLLM's rules differ between releases and builds.
+//! vLLM's rules differ between releases and builds, so none of the settings is refused here.
 
 use super::choices::SchedulerKind;
 use super::cli_mode::CliMode;
@@ -13,8 +13,8 @@ use vllm_sim_engine::latency::{Gpu, ModelQuantization, ModelShape, find_gpu, kno
 
 /// Names of the quantization methods for compute capability 7.5 (Turing) or newer.
 ///
-/// **Source:** `get_min_capability` of the configurations in
-/// `vllm/model_executor/layers/quantization`; some releases ask for more.
+/// **Source:** `get_min_capability` in `vllm/model_executor/layers/quantization`. Methods and
+/// releases differ from 7.5 (`gptq_marlin.py`) to 8.9 (`modelopt.py`); 7.5 is what all need.
 const TURING_QUANTIZATIONS: [&str; 9] = [
     "fp8",
     "fbgemm_fp8",

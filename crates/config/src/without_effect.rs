@@ -172,6 +172,42 @@ const FLAG_REQUIREMENTS: &[FlagRequirement] = &[
         |c| !c.engine.timing.latency_source.step_times_depend_on_gpu(),
         "no GPU is simulated (--gpu)",
     ),
+    (
+        &POOL_DELAY_FLAGS,
+        |c| {
+            c.engine.timing.latency_source != StepLatencySource::Delays
+                && c.engine.scheduler != SchedulerKind::Pool
+        },
+        "a latency model computes the times (--latency-model, --gpu)",
+    ),
+    (&["failure-types"], |c| c.faults.rates.rate == 0, "--failure-injection-rate is 0"),
+    (&["stream-faults"], |c| c.faults.rates.stream_rate == 0.0, "--stream-fault-rate is 0"),
+    (
+        &["spec-acceptance-rates"],
+        |c| c.engine.speculative.is_none(),
+        "there are no drafts (--speculative-config)",
+    ),
+    (
+        &["scheduling-policy"],
+        |c| {
+            c.engine.scheduling.policy == SchedulingPolicy::Priority
+                && c.engine.scheduler != SchedulerKind::Vllm
+        },
+        "only --scheduler vllm has priorities",
+    ),
+    (
+        &["max-cpu-loras"],
+        |c| c.lora.enabled && c.engine.scheduler == SchedulerKind::Pool,
+        "--scheduler pool keeps no adapters in CPU memory",
+    ),
+    (
+        &["kv-transfer-config"],
+        |c| {
+            c.kv_transfer.as_ref().is_some_and(|transfer| transfer.connector.is_some())
+                && c.engine.scheduler == SchedulerKind::Sglang
+        },
+        "--scheduler sglang transfers no prompts with connectors of vLLM",
+    ),
 ];
 
 pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
@@ -181,8 +217,6 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
         }
     }
     let engine = &config.engine;
-    let is_modelled = engine.timing.latency_source != StepLatencySource::Delays
-        && engine.scheduler != SchedulerKind::Pool;
     let rates = &config.faults.rates;
     let mut faults = rates.specs.iter().flat_map(|spec| &spec.stream_faults);
     let fails_loads = faults.any(|fault| matches!(fault, StreamFault::KvLoadFailure(_)));
@@ -191,37 +225,6 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
         || engine.kv_offload.is_some()
         || engine.role == ServingRole::Decode
         || config.model.compat == MetricsCompat::Llmd;
-    let rules: [(&[&str], bool, &str); 7] = [
-        (
-            &POOL_DELAY_FLAGS,
-            is_modelled,
-            "a latency model computes the times (--latency-model, --gpu)",
-        ),
-        (&["failure-types"], rates.rate == 0, "--failure-injection-rate is 0"),
-        (&["stream-faults"], rates.stream_rate == 0.0, "--stream-fault-rate is 0"),
-        (
-            &["spec-acceptance-rates"],
-            engine.speculative.is_none(),
-            "there are no drafts (--speculative-config)",
-        ),
-        (
-            &["scheduling-policy"],
-            engine.scheduling.policy == SchedulingPolicy::Priority
-                && engine.scheduler != SchedulerKind::Vllm,
-            "only --scheduler vllm has priorities",
-        ),
-        (
-            &["max-cpu-loras"],
-            config.lora.enabled && engine.scheduler == SchedulerKind::Pool,
-            "--scheduler pool keeps no adapters in CPU memory",
-        ),
-        (
-            &["kv-transfer-config"],
-            config.kv_transfer.as_ref().is_some_and(|transfer| transfer.connector.is_some())
-                && engine.scheduler == SchedulerKind::Sglang,
-            "--scheduler sglang transfers no prompts with connectors of vLLM",
-        ),
-    ];
     if fails_loads && !loads {
         v.add_no_effect_warning(format!(
             "--stream-faults {KV_LOAD_FAILURE}: no effect because no prompt is loaded: there is \
@@ -235,11 +238,6 @@ pub(super) fn warn_of_settings_without_effect(config: &Config, v: &FlagValues) {
         }
     }
     warn_of_attention_backend(config, v);
-    for (names, idle, why) in rules {
-        if let Some(given) = set_flags(v, names).filter(|_| idle) {
-            v.add_no_effect_warning(format!("{given}: no effect because {why}"));
-        }
-    }
     if engine.scheduler == SchedulerKind::Sglang {
         warn_of_vllm_scheduler_flags(v);
     }

@@ -67,8 +67,8 @@ struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "fixed_workers", help_heading = "Plan")]
     helm_values: Option<PathBuf>,
     /// Write files into this folder with which Kubernetes, the vLLM production stack, llm-d and
-    /// KServe run the cheapest deployment, with vLLM on NVIDIA's GPUs. The folder is made if it does not exist. Files of an
-    /// earlier plan are replaced; other files of these names are refused.
+    /// KServe run the cheapest deployment with vLLM. The folder is made if it does not exist. Files of
+    /// an earlier plan are replaced; other files of these names are refused.
     #[arg(
         long,
         value_name = "FOLDER",

@@ -10,7 +10,7 @@ const MIN_RELATIVE_GROWTH: f64 = 0.25;
 const MIN_STANDARD_ERRORS: f64 = 3.0;
 /// Minimum growth of the request latency per time of arrival from which a load counts as too high.
 ///
-/// If requests arrive 5 % faster than they are completed, each second of arrivals adds 0.05 s.
+/// Each second of arrivals adds 0.05 s if requests arrive 5 % faster than they are completed.
 const MIN_GROWTH_RATE: f64 = 0.02;
 /// Maximum ratio of completed to arrived requests at which a load counts as too high.
 const MAX_COMPLETED_RATIO: f64 = 0.95;

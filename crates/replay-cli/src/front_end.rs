@@ -11,7 +11,7 @@ impl WorkerPools {
     /// Returns the mean time of a request in vLLM's API server before the engine, in milliseconds,
     /// which the latencies of a replay leave out.
     ///
-    /// It is that of an idle API server for the mean prompt of the run with the summary `summary`.
+    /// The time is that of an idle API server for the mean prompt of the run with the summary `summary`.
     /// `None` unless the engines are vLLM's with step times of the roofline.
     pub fn front_end_ms(&self, summary: &Map<String, Value>) -> Option<f64> {
         let entry = self.prefill.as_ref().unwrap_or(&self.serving);

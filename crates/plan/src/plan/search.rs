@@ -53,7 +53,7 @@ pub(super) struct PlanRequirements {
     #[arg(long = "bound", value_name = "BOUND", help_heading = "Plan")]
     pub(super) bounds: Vec<LatencyPercentileBound>,
     /// Find the highest traffic that this number of workers serves, instead of the fewest workers.
-    /// It sets GPUs and cost, so --max-gpus and --max-cost are refused.
+    /// --max-gpus and --max-cost are refused with it, because it sets GPUs and cost.
     #[arg(
         long,
         value_name = "N",
