@@ -298,7 +298,6 @@ fn provenance(config: &vllm_sim_config::Config, origin: StepTimeSettingSource) -
     ResultProvenance {
         model: Some(config.model.name.clone()),
         gpu,
-        not_included: None,
         step_times,
         vllm_version: Some(config.model.vllm_version.as_str().to_owned()),
         kv_transfers: None,

@@ -1,7 +1,5 @@
 //! Fitting the roofline: what was changed is found again, what cannot be told is left alone.
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use vllm_sim_calibrate::validate;
 use vllm_sim_calibrate::{
@@ -27,8 +25,6 @@ fn fitted_value(fitted: &FittedRoofline, parameter: RooflineParameter) -> Option
 fn setup(coefficients: RooflineCoefficients) -> RooflineModelSetup {
     let shape: ModelShape =
         known_model_shape("meta-llama/Llama-3.1-8B-Instruct").expect("is known");
-    // What `measure` reports has no front end that slows down.
-    let coefficients = RooflineCoefficients { front_end_sequence_us: 0.0, ..coefficients };
     RooflineModelSetup {
         coefficients,
         ..RooflineModelSetup::new(shape, find_gpu("H100").expect("is known").clone())
@@ -39,17 +35,15 @@ fn engine() -> VllmSchedulerConfig {
     VllmSchedulerConfig { max_num_batched_tokens: 2048, ..VllmSchedulerConfig::default() }
 }
 
-/// What a client sees: the engine's times, and the front end before them.
+/// What a client measures.
 struct Client {
-    front_end: Duration,
     run: BenchRun,
 }
 
 impl ReplaySink for Client {
     fn on_request_finished(&mut self, outcome: &RequestOutcome<'_>) {
-        let front_end = self.front_end.as_secs_f64() * 1e3;
         let since = |at: Option<vllm_sim_engine::SimTime>| {
-            at.map(|at| (at - outcome.arrival).as_secs_f64() * 1e3 + front_end)
+            at.map(|at| (at - outcome.arrival).as_secs_f64() * 1e3)
         };
         self.run.requests.push(MeasuredRequest {
             at_ms: Some(outcome.arrival.as_nanos() as f64 / 1e6),
@@ -67,10 +61,7 @@ impl ReplaySink for Client {
 fn measure(truth: RooflineCoefficients, rate: f64, prompt: u32) -> BenchRun {
     let setup = setup(truth);
     let roofline = RooflineModel::new(&setup).expect("makes sense");
-    let mut client = Client {
-        front_end: roofline.front_end_processing_delay(prompt, 0),
-        run: BenchRun::new(format!("{rate}/s of {prompt}")),
-    };
+    let mut client = Client { run: BenchRun::new(format!("{rate}/s of {prompt}")) };
     client.run.load = OfferedLoad::Times;
     let engine =
         VllmSchedulerConfig { latency: LatencyModel::Roofline(Box::new(roofline)), ..engine() };

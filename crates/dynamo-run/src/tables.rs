@@ -186,11 +186,8 @@ impl KernelTableArgs {
         let setup = RooflineModelSetup {
             tp,
             kv_bytes: if dtype.contains("8") { 1 } else { 2 },
-            coefficients: RooflineCoefficients {
-                // The tables contain whole forward passes; the mocker adds no API server time.
-                front_end_us: 0.0,
-                ..RooflineCoefficients::default()
-            },
+            // The tables contain whole forward passes; the mocker adds no API server time.
+            coefficients: RooflineCoefficients::default().without_api_server(),
             ..RooflineModelSetup::new(self.read_model_shape(path, dir.run)?, gpu.clone())
         };
         if let Some(folder) = dir.kernel_tables {

@@ -213,6 +213,11 @@ pub struct Sequence {
     /// Time between arrival and submission of the request. The pool scheduler subtracts this time
     /// from the first delay of a sequence that starts immediately.
     pub preparation_time: Duration,
+    /// Time that the sequence's request still spends in the simulated API server before the
+    /// sequence reaches the scheduler's queue ([`Scheduler::front_end_delay`]).
+    ///
+    /// [`Scheduler::front_end_delay`]: crate::Scheduler::front_end_delay
+    pub front_end_delay: Duration,
 }
 
 impl Sequence {
@@ -238,6 +243,7 @@ impl Sequence {
             drafts: None,
             media: None,
             preparation_time: Duration::ZERO,
+            front_end_delay: Duration::ZERO,
         }
     }
 }

@@ -68,6 +68,15 @@ impl<T> TimerQueue<T> {
         self.heap.pop().map(|Reverse(e)| (e.due, e.item))
     }
 
+    /// Removes and returns the first found timer whose item `matches`; looks at all timers.
+    pub fn take_matching_item(&mut self, matches: impl Fn(&T) -> bool) -> Option<T> {
+        let mut entries = std::mem::take(&mut self.heap).into_vec();
+        let at = entries.iter().position(|Reverse(entry)| matches(&entry.item));
+        let taken = at.map(|at| entries.swap_remove(at).0.item);
+        self.heap = entries.into();
+        taken
+    }
+
     /// Postpones all timers by `by` and keeps their order.
     pub fn postpone_all_items(&mut self, by: std::time::Duration) {
         let entries = std::mem::take(&mut self.heap).into_vec();

@@ -425,17 +425,17 @@ fn write_prefill_times(
     });
     write_step_parts(text, &parts.collect::<Vec<_>>())?;
     write_weights_from_host(text, engine, lengths.iter().map(|&n| chunks(n).count()))?;
-    let front_end =
-        |running: u32| roofline.front_end_processing_delay(0, running).as_secs_f64() * 1e3;
-    let (idle, busy) = (front_end(0), front_end(100));
-    let longer = roofline.front_end_processing_delay(1000, 0).as_secs_f64() * 1e3;
+    let front_end = |tokens: u32, running: u32| {
+        engine.latency.front_end_delay(tokens, running, engine.speed).as_secs_f64() * 1e3
+    };
+    let (idle, busy, longer) = (front_end(0, 0), front_end(0, 100), front_end(1000, 0));
     // Milliseconds of 1000 tokens are microseconds of one.
     let token = longer - idle;
     writeln!(
         text,
-        "\nA request spends {idle:.1} ms in the front end before its prompt starts, or {busy:.1} \
-         ms while 100 others are in flight, and {token:.1} us more per prompt token.\n`validate` \
-         and `calibrate` add this time; `replay`, `sweep`, `plan` and `serve` do not."
+        "\nA request spends {idle:.1} ms in the API server before its prompt starts, or {busy:.1} \
+         ms while 100 others are in flight, and {token:.1} us more per prompt token.\nTTFT and E2E \
+         latencies of predictions and of `serve` include this time; the times above do not."
     )
 }
 

@@ -47,7 +47,7 @@ use vllm_sim_replay_cli::{
 /// With --gpu, no flag of parallelism and no --fixed-workers it tries tensor-parallel sizes, data and
 /// expert parallelism of models with experts, and workers of their own for prefill and decode. For
 /// each it searches the fewest workers with which enough requests are good. It assumes that more
-/// workers are no worse. Latencies are those of `replay`, without the API server before the engine.
+/// workers are no worse.
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim plan",

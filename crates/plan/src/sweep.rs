@@ -23,7 +23,6 @@ use vllm_sim_replay_cli::{
 /// requests per GPU.
 ///
 /// Takes the flags of `vllm-sim replay`, and those of `vllm-sim serve` that describe one engine.
-/// Latencies are those of `replay`, without the API server before the engine.
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim sweep",
@@ -87,8 +86,6 @@ type PlayedPoint = Result<PlayedSummary, String>;
 struct PlayedSummary {
     gpus: f64,
     summary: Map<String, Value>,
-    /// Part of the latencies that the result leaves out, as a text for the user.
-    not_included: Option<String>,
 }
 
 impl PlayedSummary {
@@ -181,7 +178,9 @@ pub fn run_sweep_command(
     let results = values.zip(played);
     let played: Vec<PointResult> =
         results.map(|(values, played)| PointResult { values, played, needed }).collect();
-    let origin = sweep_provenance(&points, &played);
+    let origin = ResultProvenance::combine_provenances(points.iter().map(|point| {
+        point.pools.as_ref().map_or_else(|misfit| &misfit.provenance, |it| &it.provenance)
+    }));
     let typed = format_command_line("sweep", &shard::command_without_shard_flags(args));
     if let Some(file) = &base.report.report_json {
         let json = to_json(&names, &played, origin.provenance_json(&typed));
@@ -198,19 +197,6 @@ pub fn run_sweep_command(
     let transfers = origin.kv_transfers.as_ref();
     let transfers = transfers.map(|time| format!("\nKV transfers take {time}"));
     Ok(text_table(&names, &played) + &transfers.unwrap_or_default())
-}
-
-/// Returns what the latencies of the first point with such a part leave out.
-fn not_included(points: &[PointResult]) -> Option<&String> {
-    points.iter().find_map(|point| point.played.as_ref().ok()?.not_included.as_ref())
-}
-
-/// Returns the provenance of all points.
-fn sweep_provenance(points: &[GridPoint], played: &[PointResult]) -> ResultProvenance {
-    let origin = ResultProvenance::combine_provenances(points.iter().map(|point| {
-        point.pools.as_ref().map_or_else(|misfit| &misfit.provenance, |it| &it.provenance)
-    }));
-    ResultProvenance { not_included: not_included(played).cloned(), ..origin }
 }
 
 fn simulate_point(point: &GridPoint) -> Result<PlayedPoint> {
@@ -231,7 +217,6 @@ fn simulate_point(point: &GridPoint) -> Result<PlayedPoint> {
     let seconds = (report.summary_number("duration_ms") / 1e3).max(1e-9);
     Ok(Ok(PlayedSummary {
         gpus: report.summary_number("gpu_hours") * 3600.0 / seconds,
-        not_included: pools.front_end_note(&report.summary),
         summary: report.summary,
     }))
 }
@@ -328,7 +313,6 @@ fn table_notes(names: &[&str], points: &[PointResult]) -> Vec<String> {
         Some(played.summary_number("completed_requests"))
     };
     let fewest = points.iter().filter_map(completed).fold(f64::INFINITY, f64::min);
-    notes.extend(not_included(points).map(|what| format!("not included: {what}")));
     if fewest < REQUESTS_FOR_P99 {
         notes.push(format!(
             "p99 of {fewest} requests is their highest value: a p99 needs {REQUESTS_FOR_P99}"

@@ -47,8 +47,6 @@ pub struct ResultProvenance {
     pub gpu: Option<String>,
     /// Source of the engine's step times, as a text for the user.
     pub step_times: String,
-    /// Part of the latencies that the result leaves out, as a text for the user.
-    pub not_included: Option<String>,
     /// Version of vLLM whose engine the run simulates; `None` if it is unknown.
     pub vllm_version: Option<String>,
     /// Duration of KV cache transfers from prefill to decode workers, as a text for the user; `None`
@@ -75,7 +73,6 @@ impl ResultProvenance {
             model: join(|one| one.model.as_deref()),
             gpu: join(|one| one.gpu.as_deref()),
             step_times: join(|one| Some(&one.step_times)).unwrap_or_default(),
-            not_included: join(|one| one.not_included.as_deref()),
             vllm_version: join(|one| one.vllm_version.as_deref()),
             kv_transfers: join(|one| one.kv_transfers.as_deref()),
         }
@@ -89,7 +86,6 @@ impl ResultProvenance {
             "vllm_version": self.vllm_version,
             "model": self.model,
             "gpu": self.gpu,
-            "not_included": self.not_included,
             "step_times": self.step_times,
         });
         if let Some(transfers) = &self.kv_transfers {
@@ -107,7 +103,6 @@ impl ResultProvenance {
             ("Simulated vLLM", self.vllm_version.clone()),
             ("Model", self.model.clone()),
             ("GPU", self.gpu.clone().or_else(none)),
-            ("Not included", self.not_included.clone()),
             ("Step times", Some(self.step_times.clone())),
             ("KV transfers", self.kv_transfers.clone()),
         ];

@@ -4,7 +4,6 @@
 
 mod conflicts;
 mod deploy;
-mod front_end;
 mod online;
 mod options;
 mod pools;
@@ -93,7 +92,7 @@ pub fn run_replay_command(
         let (report, origin) = replay_run_of_others(&args)?;
         return write_report(report, &args.report, (&[], &origin), &typed);
     }
-    let mut pools = build_worker_pools(&args.pools, &flags, deploy)?;
+    let pools = build_worker_pools(&args.pools, &flags, deploy)?;
     let (mut source, pace) = open_workload(&args.workload, pools.serving.engines[0].block_size())?;
     let limit = simulated_time_limit(&args.workload)?;
     warn_of_unmodelled_adapters(&args.workload);
@@ -110,7 +109,6 @@ pub fn run_replay_command(
         &args.report,
         Some(&mut count_finished),
     )?;
-    pools.provenance.not_included = pools.front_end_note(&report.summary);
     drop(progress_bar);
     workload::add_unused_trace_parts(&mut report, source.as_ref());
     write_report(report, &args.report, (&pools.about, &pools.provenance), &typed)

@@ -14,8 +14,7 @@ use vllm_sim_replay::synth::{ArrivalRateCurve, TokenLengthDistribution};
 /// Simulate a workload against workers behind a router, in virtual time, and report the latencies.
 ///
 /// The flags of `vllm-sim serve` that describe one engine describe each worker (`--config`,
-/// `--model`, `--gpu`, `--max-num-seqs`, …). Other flags of `serve` are rejected. With --gpu, TTFT
-/// and E2E leave out the time of the API server before the engine, which the report names.
+/// `--model`, `--gpu`, `--max-num-seqs`, …). Other flags of `serve` are rejected.
 #[derive(Debug, Parser)]
 #[command(
     name = "vllm-sim replay",

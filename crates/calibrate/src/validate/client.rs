@@ -1,11 +1,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use vllm_sim_engine::SimTime;
 use vllm_sim_engine::latency::RooflineModel;
 use vllm_sim_engine::lock_step::RankLockStep;
 use vllm_sim_engine::sched::vllm::VllmScheduler;
 use vllm_sim_engine::{Outbox, Scheduler, SchedulerEvent, SeqId, Sequence};
-use vllm_sim_engine::{SimTime, TimerQueue};
 
 use super::spec::RecordedRun;
 
@@ -22,11 +22,9 @@ pub(crate) struct SimulatedBenchClient<'a> {
     engines: Vec<VllmScheduler>,
     /// Synchronizes the steps of data-parallel engines; `None` if they run independently.
     lock_step: Option<RankLockStep>,
-    front_end: &'a RooflineModel,
+    roofline: &'a RooflineModel,
     /// Maximum number of requests that run in the engines concurrently.
     places: usize,
-    /// Requests still in the API server, ordered by the time at which they reach the engine.
-    arrivals: TimerQueue<usize>,
     timeouts: VecDeque<(SimTime, usize)>,
     next: usize,
     /// Index of the load stage in progress, if each stage begins only after all responses of the
@@ -43,15 +41,14 @@ impl<'a> SimulatedBenchClient<'a> {
     pub(crate) fn new(
         run: &'a RecordedRun,
         engines: Vec<VllmScheduler>,
-        front_end: &'a RooflineModel,
+        roofline: &'a RooflineModel,
     ) -> Self {
         Self {
             places: engines.len() * run.engine.max_num_seqs as usize,
             run,
             lock_step: engines[0].config().lock_step.then(RankLockStep::default),
             engines,
-            front_end,
-            arrivals: TimerQueue::default(),
+            roofline,
             timeouts: VecDeque::new(),
             next: 0,
             stage: 0,
@@ -69,7 +66,6 @@ impl<'a> SimulatedBenchClient<'a> {
             self.begin_stage(now);
             let wakeups = self.engines.iter().filter_map(Scheduler::next_wakeup);
             let due = wakeups
-                .chain(self.arrivals.next_due_time())
                 .chain(self.timeouts.front().map(|&(due, _)| due))
                 .chain(self.next_send_time(now))
                 .min();
@@ -84,10 +80,7 @@ impl<'a> SimulatedBenchClient<'a> {
             }
             self.collect_events(&mut out);
             self.abort_timed_out(now, &mut out);
-            self.send_due_requests(now);
-            while let Some((_, i)) = self.arrivals.pop_due_item(now) {
-                self.submit_to_engine(i, now, &mut out);
-            }
+            self.send_due_requests(now, &mut out);
             self.collect_events(&mut out);
             let mut wakeups = self.engines.iter().filter_map(Scheduler::next_wakeup);
             if let Some(lock_step) = &mut self.lock_step
@@ -121,7 +114,7 @@ impl<'a> SimulatedBenchClient<'a> {
         Some((self.stage_start + request.at.duration_since(SimTime::ZERO)).max(now))
     }
 
-    fn send_due_requests(&mut self, now: SimTime) {
+    fn send_due_requests(&mut self, now: SimTime, out: &mut Outbox) {
         while self.next_send_time(now) == Some(now) {
             let i = self.next;
             let request = &self.run.requests[i];
@@ -130,29 +123,24 @@ impl<'a> SimulatedBenchClient<'a> {
             self.next += 1;
             let running = (self.in_flight - 1).min(self.places);
             let running = u32::try_from(running).unwrap_or(u32::MAX);
-            let arrival = now + self.front_end.front_end_processing_delay(request.prompt, running);
+            let at = i % self.engines.len();
+            let engine = &mut self.engines[at];
+            let speed = engine.config().speed.all;
+            let delay = self.roofline.front_end_processing_delay(request.prompt, running, speed);
             // No request is computed before the kernels of the first one are compiled.
             let begin = self.seen[0].sent + self.run.first_use_stall;
-            self.arrivals.schedule_item(arrival.max(begin), i);
+            let seq = Sequence {
+                plan: Some(Arc::clone(&request.plan)),
+                front_end_delay: delay.max(begin.duration_since(now)),
+                ..Sequence::new(SeqId(i as u64), request.prompt, request.output)
+            };
+            if engine.submit(now, seq, out).is_err() {
+                self.over[i] = true;
+                self.in_flight -= 1;
+            }
             if let Some(timeout) = self.run.timeout {
                 self.timeouts.push_back((now + timeout, i));
             }
-        }
-    }
-
-    fn submit_to_engine(&mut self, i: usize, now: SimTime, out: &mut Outbox) {
-        if self.over[i] {
-            return;
-        }
-        let request = &self.run.requests[i];
-        let engine = i % self.engines.len();
-        let seq = Sequence {
-            plan: Some(Arc::clone(&request.plan)),
-            ..Sequence::new(SeqId(i as u64), request.prompt, request.output)
-        };
-        if self.engines[engine].submit(now, seq, out).is_err() {
-            self.over[i] = true;
-            self.in_flight -= 1;
         }
     }
 

@@ -107,6 +107,23 @@ impl LatencyModel {
     /// Latency model without any delay.
     pub const ZERO: Self = Self::Constant { prefill: Duration::ZERO, decode: Duration::ZERO };
 
+    /// Returns how long vLLM's API server processes a request with `prompt_tokens` tokens before
+    /// the engine, with `running_requests` other requests in progress; divided by `speed`. Zero
+    /// unless the model is the roofline.
+    pub fn front_end_delay(
+        &self,
+        prompt_tokens: u32,
+        running_requests: u32,
+        speed: SimulationSpeedFactors,
+    ) -> Duration {
+        match self {
+            Self::Roofline(roofline) => {
+                roofline.front_end_processing_delay(prompt_tokens, running_requests, speed.all)
+            }
+            _ => Duration::ZERO,
+        }
+    }
+
     /// Returns the duration of a step over `batch`, divided by `speed`, at most
     /// [`MAX_SIMULATED_DELAY`].
     ///

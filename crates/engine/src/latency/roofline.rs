@@ -6,7 +6,7 @@ mod setup;
 use std::time::Duration;
 
 use super::cuda_graphs;
-use super::{BatchWork, CudaGraphs, QuantizationScheme};
+use super::{BatchWork, CudaGraphs, MAX_SIMULATED_DELAY, QuantizationScheme, divide_duration};
 pub use coefficients::RooflineCoefficients;
 pub use error::RooflineError;
 use kernels::{All2AllCost, AllReduceCost, KernelCostBuilder};
@@ -238,15 +238,16 @@ impl RooflineModel {
     }
 
     /// Returns the delay of a request with `prompt_tokens` tokens in the API server before the
-    /// engine's queue, with `running_requests` other requests in progress.
+    /// engine's queue, with `running_requests` other requests in progress; divided by `speed`.
     pub fn front_end_processing_delay(
         &self,
         prompt_tokens: u32,
         running_requests: u32,
+        speed: f64,
     ) -> Duration {
         let (fixed, each, token) = self.front_end;
         let us = fixed + each * f64::from(running_requests) + token * f64::from(prompt_tokens);
-        Duration::from_nanos((us * 1e3) as u64)
+        divide_duration(Duration::from_nanos((us * 1e3) as u64), speed).min(MAX_SIMULATED_DELAY)
     }
 
     /// Returns the time of a step outside of its GPU kernels.

@@ -12,6 +12,7 @@
 //! **Source:** `vllm/v1/core/sched/scheduler.py`, `vllm/v1/engine/core.py`.
 
 mod adapters;
+mod arrival;
 mod bulk_decode;
 mod cadence;
 mod config;
@@ -33,6 +34,7 @@ mod waiting;
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::time::Duration;
 
 use crate::kv::{BlockPool, BlockPoolConfig, HostCache, PrefillBlockLeases};
 use crate::step_log::StepLogRecord;
@@ -41,7 +43,6 @@ use crate::{
     SeqId, Sequence, SequenceEndReason, SequenceProgress, SequenceSubmitError,
 };
 use crate::{SimTime, TimerQueue};
-use vllm_sim_random::{RandomStreamPurpose, request_rng};
 
 use super::{AdmittedSequence, SchedulerConfigError};
 use adapters::LoraSlots;
@@ -52,10 +53,10 @@ pub use config::{
     PrefillTransferConfig, SchedulerReportingConfig, SchedulingPolicy, SpeculativeDecodingConfig,
     VllmSchedulerConfig,
 };
-use encoder_cache::{EncoderCache, MediaReferences};
+use encoder_cache::EncoderCache;
 pub(in crate::sched) use rules::tokens_with_block_keys;
 pub use rules::{SchedulingRules, VllmSchedulingRules};
-use seqs::{SequenceSlab, SequenceSlot, WaitingClass};
+use seqs::{SequenceSlab, SequenceSlot};
 use step::{ScheduledStep, StepReports};
 use waiting::{PauseState, WaitingQueue};
 
@@ -179,7 +180,9 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 
     fn check_queue_room(&self, more: usize) -> Result<(), SequenceSubmitError> {
         match self.config.max_waiting {
-            Some(limit) if self.waiting.len() + more >= limit => {
+            Some(limit)
+                if self.waiting.len() + self.waiting.in_api_server.len() + more >= limit =>
+            {
                 Err(SequenceSubmitError::QueueFull { limit })
             }
             _ => Ok(()),
@@ -324,6 +327,10 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 }
 
 impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
+    fn front_end_delay(&self, prompt_tokens: u32) -> Duration {
+        self.api_server_time(prompt_tokens)
+    }
+
     fn submit(
         &mut self,
         now: SimTime,
@@ -331,40 +338,12 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         out: &mut Outbox,
     ) -> Result<(), SequenceSubmitError> {
         self.check_queue_room(0)?;
-        let is_idle = self.flight.is_empty() && self.seqs.len() == 0 && self.leases.is_empty();
-        if is_idle && self.plan_at.is_none() {
-            // Without requests, vLLM's engine core empties its queue of steps. A request that comes
-            // when the last one ends is read before.
-            self.reports.has_empty_step = false;
-        }
         self.rules.adjust_submission(&mut seq);
         R::check_fits(self, &seq)?;
-        let order = self.counts.arrivals as i64;
-        let rank = match self.config.policy {
-            SchedulingPolicy::Fcfs => (WaitingClass::Plain, 0, order),
-            SchedulingPolicy::Priority => (WaitingClass::Plain, seq.priority, order),
-        };
-        let draws = self.config.speculation.as_ref().map(|_| {
-            Box::new(request_rng(self.config.seed, seq.key, RandomStreamPurpose::Latency))
-        });
-        let grammar = seq.grammar;
-        let most = self.rules.max_sequence_tokens(&self.config);
-        let media = self.encoder.as_ref().and(seq.media.clone());
-        let slot = self.seqs.insert(seq, most, self.counts.arrivals);
-        self.counts.arrivals += 1;
-        let seq = &mut self.seqs[slot];
-        seq.media = media.map(MediaReferences::new_boxed_media_references);
-        seq.rank = rank;
-        seq.draws = draws;
-        if let Some(grammar) = grammar {
-            seq.step.is_deferred = true;
-            self.timers.schedule_item(now + grammar.takes, (slot, seq.generation));
+        match seq.front_end_delay.is_zero() {
+            true => self.queue_sequence(now, seq, out),
+            false => self.waiting.in_api_server.schedule_item(now + seq.front_end_delay, seq),
         }
-        if R::accept_remote_prompt(self, slot, now, out) {
-            return Ok(());
-        }
-        self.waiting.insert_sequence(&self.seqs, slot);
-        self.request_scheduling_pass(now);
         Ok(())
     }
 
@@ -380,7 +359,9 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
     }
 
     fn abort(&mut self, now: SimTime, id: SeqId, out: &mut Outbox) {
-        if let Some(slot) = self.seqs.find_slot(id) {
+        if self.waiting.in_api_server.take_matching_item(|seq| seq.id == id).is_some() {
+            out.push_back((now, SchedulerEvent::Ended { id, end: SequenceEndReason::Aborted }));
+        } else if let Some(slot) = self.seqs.find_slot(id) {
             self.stop_sequence(slot, SequenceEndReason::Aborted, now, out);
             self.end_abandoned_step(now);
             self.request_scheduling_pass(now);
@@ -390,7 +371,9 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
     fn next_wakeup(&self) -> Option<SimTime> {
         // This runs several times per step.
         let end = self.flight.front().map(|step| step.end);
-        let soonest = SimTime::earliest([end, self.plan_at, self.timers.next_due_time()]);
+        let (timer, arrival) =
+            (self.timers.next_due_time(), self.waiting.in_api_server.next_due_time());
+        let soonest = SimTime::earliest([end, self.plan_at, timer, arrival]);
         match end {
             None => SimTime::earliest([soonest, self.next_transfer_end_while_idle()]),
             // Leases and copies that end in a step take effect at its end.
@@ -412,6 +395,10 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
                 let instant = self.flight.front().is_some_and(|step| step.begun == due);
                 may_plan |= instant && R::INSTANT_STEPS_COME_FIRST;
                 self.finish_step(out);
+                continue;
+            }
+            if let Some((at, seq)) = self.waiting.in_api_server.pop_due_item(due) {
+                self.queue_sequence(at, seq, out);
                 continue;
             }
             let waits = self.defers_transfer_ends(due, now, self.plan_at.filter(|_| may_plan));
@@ -441,6 +428,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
             }
             EngineCommand::Resume => self.resume_scheduling(now),
             EngineCommand::CancelAll => {
+                self.cancel_sequences_in_api_server(now, out);
                 for slot in self.seqs.live_slots() {
                     self.stop_sequence(slot, SequenceEndReason::Cancelled, now, out);
                 }

@@ -67,9 +67,6 @@ impl PlanReport {
         let latencies = self.displayed_latencies(found);
         if !latencies.is_empty() {
             text.push_str(&format!("; {}", latencies.join(", ")));
-            if let Some(ms) = group.front_end_ms(&found.summary) {
-                text.push_str(&format!(" (without the API server, {ms:.1} ms or more)"));
-            }
         }
         if let Some(prices) = &self.prices {
             let cost = row.cost_of_trial(found).description(&prices.currency);

@@ -193,7 +193,8 @@ fn min_latencies_ms(
         ms(batch) * (1.0 - (parts.all_reduce + parts.moe) / parts.total_us())
     };
     let prompt = fresh.saturating_add(cached);
-    let (mut first, mut past) = (0.0, cached);
+    let front_end = engine.latency.front_end_delay(prompt, 0, engine.speed);
+    let (mut first, mut past) = (front_end.as_secs_f64() * 1e3, cached);
     while past < prompt {
         let new = (prompt - past).min(engine.max_num_batched_tokens.max(1));
         let mut batch = BatchWork::default();

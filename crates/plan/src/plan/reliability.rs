@@ -7,8 +7,8 @@ use super::search::SimulatedDeploymentTrial;
 const MAX_EXACT_PERCENTILE: f64 = 99.75;
 
 impl PlanReport {
-    /// Returns notes about the answer: its known errors, what its latencies leave out, percentiles
-    /// of few samples, and an untested queue.
+    /// Returns notes about the answer: its known errors, percentiles of few samples, and an untested
+    /// queue.
     pub(super) fn reliability_notes(&self) -> Vec<String> {
         let Some((row, best)) = self.best_candidate_and_trial() else {
             return Vec::new();
@@ -17,8 +17,6 @@ impl PlanReport {
             Ok(known) => format!("evidence: {known}"),
             Err(why) => format!("evidence: none, because {why}"),
         }];
-        let not_included = self.origin.not_included.iter();
-        notes.extend(not_included.map(|what| format!("not included: {what}")));
         notes.extend(self.highest_value_notes(best));
         if let Some(why) = &best.untested_queue {
             notes.push(format!("not tested whether the queue grows: {why}"));

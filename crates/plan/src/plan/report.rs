@@ -127,13 +127,9 @@ impl PlanReport {
         };
         let (candidates, rows): (Vec<&DeploymentCandidate>, Vec<DeploymentCandidateRow>) =
             answers.map(row).unzip();
-        let mut origin =
-            ResultProvenance::combine_provenances(candidates.iter().map(|candidate| {
-                candidate
-                    .pools
-                    .as_ref()
-                    .map_or_else(|misfit| &misfit.provenance, |it| &it.provenance)
-            }));
+        let origin = ResultProvenance::combine_provenances(candidates.iter().map(|candidate| {
+            candidate.pools.as_ref().map_or_else(|misfit| &misfit.provenance, |it| &it.provenance)
+        }));
         let costs = |at: &usize| {
             let row = &rows[*at];
             let found = row.answer.found.as_ref();
@@ -143,12 +139,9 @@ impl PlanReport {
         order.retain(|at| rows[*at].answer.found.is_some());
         // The sort is stable: of equal costs, the first combination wins.
         order.sort_by(|a, b| costs(a).total_cmp(&costs(b)));
-        let cheapest = order.first().and_then(|&at| {
-            let found = rows[at].answer.found.as_ref()?;
-            let pools = rows[at].pools.as_ref();
-            origin.not_included = pools.and_then(|pools| pools.front_end_note(&found.summary));
-            Some((candidates[at], found.workers))
-        });
+        let cheapest = order
+            .first()
+            .and_then(|&at| Some((candidates[at], rows[at].answer.found.as_ref()?.workers)));
         let outlook = match cheapest {
             Some((candidate, workers))
                 if question.fixed_workers.is_none()

@@ -97,14 +97,15 @@ impl<S: PositionedReplaySink + ?Sized, N: NumberedSessionSource> EventLoop<'_, S
                     (request.overlap, request.best_overlap) = (choice.overlap, choice.best);
                 }
             }
+            let worker = &mut self.pools[pool].workers[choice.worker as usize];
             let sequence = Sequence {
                 key: request.number,
                 priority: request.priority.into(),
                 transfer,
                 plan: request.plan.clone(),
+                front_end_delay: worker.engine.front_end_delay(request.input),
                 ..Sequence::new(SeqId(slot.into()), request.input, output)
             };
-            let worker = &mut self.pools[pool].workers[choice.worker as usize];
             worker.load += 1;
             let mut out = std::mem::take(&mut self.out);
             let taken = worker.engine.submit(self.now, sequence, &mut out);

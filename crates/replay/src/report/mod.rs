@@ -492,10 +492,6 @@ impl ReplayReport {
         if let Some(error) = &self.first_error {
             table.push_str(&format!("First failure: {error}\n"));
         }
-        let run = self.run.as_ref();
-        if let Some(what) = run.and_then(|run| run["not_included"].as_str()) {
-            table.push_str(&format!("Not included: {what}\n"));
-        }
         if let Some(most) = self.left_out {
             table.push_str(&format!(
                 "Records of single requests: left out from {most} requests on; \

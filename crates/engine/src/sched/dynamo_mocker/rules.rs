@@ -56,6 +56,7 @@ impl SchedulingRules for DynamoMockerRules {
     const PREEMPTION_SKIPS_A_TURN: bool = true;
     const INSTANT_STEPS_COME_FIRST: bool = true;
     const LEASES_END_FIRST: bool = true;
+    const HAS_API_SERVER: bool = false;
     const OVERSIZED_RUN_ALONE: bool = false;
     const WAITS_AFTER_VAIN_START: bool = false;
     const ABANDONED_STEPS_END: bool = true;

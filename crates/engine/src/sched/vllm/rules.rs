@@ -42,6 +42,8 @@ pub trait SchedulingRules: Debug + Sized {
     const ABANDONED_STEPS_END: bool = false;
     /// Decides whether the last token of a prompt loaded from host memory is computed as a decode.
     const LOADED_PROMPTS_DECODE: bool = true;
+    /// Decides whether the API server time of the latency model, which is vLLM's, applies.
+    const HAS_API_SERVER: bool = true;
 
     /// Returns the work that a sequence adds to the batch of a step, from which the step time
     /// follows.

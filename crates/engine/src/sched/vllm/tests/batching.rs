@@ -292,3 +292,45 @@ fn sequence_waiting_for_a_lora_slot_counts_as_deferred() {
     engine.abort(SimTime::from_millis(12), SeqId(2), &mut out);
     assert_eq!(engine.stats().deferred, 1);
 }
+
+/// Returns a sequence whose request spends `delay_ms` in the API server.
+fn delayed(delay_ms: u64, seq: Sequence) -> Sequence {
+    Sequence { front_end_delay: Duration::from_millis(delay_ms), ..seq }
+}
+
+#[test]
+fn a_sequence_from_the_api_server_is_queued_as_if_submitted_then() {
+    for async_scheduling in [false, true] {
+        // Before, at the end of, and after a step, and to an idle engine.
+        for at in [3, 10, 11, 40] {
+            let config = || VllmSchedulerConfig { async_scheduling, ..config() };
+            let first = || (0, new_sequence(1, 40, 4));
+            let expected =
+                event_log(config(), submit_inputs(vec![first(), (at, new_sequence(2, 40, 2))]));
+            let late = (0, delayed(at, new_sequence(2, 40, 2)));
+            let log = event_log(config(), submit_inputs(vec![first(), late]));
+            assert_eq!(log, expected, "{at} ms, {async_scheduling}");
+        }
+    }
+}
+
+#[test]
+fn a_sequence_can_end_in_the_api_server() {
+    let inputs = || {
+        vec![(0, Submit(new_sequence(1, 40, 3))), (0, Submit(delayed(11, new_sequence(2, 40, 2))))]
+    };
+    let mut aborted = inputs();
+    aborted.push((5, Abort(2)));
+    assert_eq!(event_log(config(), aborted), "0: s1 | 5: Aborted2 | 10: t1 | 11: t1 | 12: t1 e1");
+    let mut cancelled = inputs();
+    cancelled.push((5, TestInput::Command(EngineCommand::CancelAll)));
+    assert_eq!(event_log(config(), cancelled), "0: s1 | 5: Cancelled2 Cancelled1");
+    let mut engine =
+        VllmScheduler::new(VllmSchedulerConfig { max_waiting: Some(2), ..config() }).unwrap();
+    let mut submit = |id| {
+        let seq = delayed(5, new_sequence(id, 40, 1));
+        engine.submit(SimTime::ZERO, seq, &mut Outbox::new())
+    };
+    assert_eq!((submit(1), submit(2)), (Ok(()), Ok(())));
+    assert_eq!(submit(3), Err(SequenceSubmitError::QueueFull { limit: 2 }));
+}
