@@ -23,8 +23,13 @@ pub(super) fn is_profiler_configured(v: &FlagValues) -> Result<bool, ConfigError
         None | Some(Value::Null) => None,
         Some(Value::String(kind)) if PROFILER_KINDS.contains(&kind.as_str()) => Some(kind.as_str()),
         Some(other) => {
-            let allowed = format!("profiler must be one of {}", PROFILER_KINDS.join(", "));
-            return Err(v.unreadable_value_error(flag, &other.to_string(), allowed));
+            let allowed = format!("one of {}", PROFILER_KINDS.join(", "));
+            return Err(v.unreadable_json_value_error(
+                flag,
+                "profiler",
+                &other.to_string(),
+                allowed,
+            ));
         }
     };
     let named = |key: &str| {
