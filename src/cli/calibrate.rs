@@ -191,7 +191,9 @@ fn check_fitted_engine(engine: &EngineConfig) -> Result<()> {
         ("--decode-speedup-ratio", engine.speedup.decode_speedup_ratio),
     ] {
         if ratio != 1.0 {
-            refuse!("{flag} is {ratio}, must be 1, because calibrate fits it (step_scale)");
+            refuse!(
+                "{flag} is {ratio}, must be 1, because calibrate fits the times of a real server"
+            );
         }
     }
     Ok(())
@@ -210,7 +212,7 @@ fn with_measured_front_end(
 /// Returns the explicitly set flags by which a fitted latency profile describes its deployment, as
 /// names and YAML values.
 fn deployment_description(loaded: &LoadedConfig) -> Vec<(String, String)> {
-    let own = ["config", "latency-coefficients", "speedup-ratio", "port", "host"];
+    let own = ["config", "latency-coefficients", "port", "host"];
     let typed = explicitly_set_engine_flags(loaded)
         .filter(|(flag, values)| !values.is_empty() && !own.contains(&flag.name));
     let quoted = |text: &String| serde_json::Value::String(text.clone()).to_string();

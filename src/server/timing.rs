@@ -109,11 +109,13 @@ fn build_kernel_tables_model(
     AiConfiguratorStepTimes::load_kernel_times(&data, &asked).map_err(refuse)
 }
 
-/// Warns about latency coefficients of kernels, which have no effect with kernel tables.
+/// Warns about latency coefficients without effect with kernel tables: those of kernels, and the
+/// factor of all step times.
 fn warn_of_unused_coefficients(given: &RooflineCoefficients) {
     let usual = RooflineCoefficients::default();
     let of = |co: &RooflineCoefficients| {
         [
+            ("step_scale", co.step_scale),
             ("mixed_group_share", co.mixed_group_share),
             ("layer_us", co.layer_us),
             ("qk_norm_us", co.qk_norm_us),

@@ -325,7 +325,10 @@ async fn a_profiler_can_be_started_once_and_stopped() {
 fn profiler_requires_output_folder() {
     for (config, word) in [
         (r#"{"profiler":"torch"}"#, "torch_profiler_dir must be set"),
-        (r#"{"profiler":"perf"}"#, "must be one of"),
+        (
+            r#"{"profiler":"perf"}"#,
+            "--profiler-config.profiler: \"perf\" is not one of torch, cuda, proton",
+        ),
         (r#"{"profiler":"cuda","proton_profiler_dir":"/x"}"#, "only applicable"),
     ] {
         let flags = ["--model", "m", "--profiler-config", config];

@@ -266,14 +266,13 @@ impl CalibrationCase {
             RunPartToSimulate::Start => self.start.as_ref().unwrap_or(&self.run),
         };
         let mut setup = self.run.setup.clone();
-        let mut scale = 1.0;
         for &(parameter, value) in values {
             let value = match parameter {
                 RooflineParameter::FrontEnd if !self.has_front_end => continue,
                 RooflineParameter::FrontEnd => (value + self.front_end_offset_us).max(0.0),
                 _ => value,
             };
-            parameter.set_coefficient_value(value, &mut setup.coefficients, &mut scale);
+            parameter.set_coefficient_value(value, &mut setup.coefficients);
         }
         let other = |error: &dyn std::fmt::Display| CalibrateError::Other(error.to_string());
         let roofline = RooflineModel::new(&setup).map_err(|error| other(&error))?;
@@ -281,7 +280,6 @@ impl CalibrationCase {
         for _ in 0..self.run.ranks {
             let mut config = self.run.engine.clone();
             config.latency = LatencyModel::Roofline(Box::new(roofline.clone()));
-            config.speed.all /= scale;
             engines.push(VllmScheduler::new(config).map_err(|error| other(&error))?);
         }
         let done = SimulatedBenchClient::new(run, engines, &roofline).simulate_to_end();

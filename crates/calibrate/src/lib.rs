@@ -83,17 +83,15 @@ pub fn fit_roofline_to_recorded_runs(
     fit::fit_calibration_cases(cases, options)
 }
 
-/// Returns the coefficients `base` with the fitted parameters, and the fitted factor for all step
-/// times.
+/// Returns the coefficients `base` with the fitted parameters.
 pub fn apply_fit_to_coefficients(
     fitted: &FittedRoofline,
     base: &RooflineCoefficients,
-) -> (RooflineCoefficients, f64) {
+) -> RooflineCoefficients {
     let mut coefficients = *base;
-    let mut scale = 1.0;
     let own = fitted.profile.iter().flat_map(|own| &own.parameters);
     for outcome in fitted.parameters.iter().chain(own) {
-        outcome.parameter.set_coefficient_value(outcome.value, &mut coefficients, &mut scale);
+        outcome.parameter.set_coefficient_value(outcome.value, &mut coefficients);
     }
-    (coefficients, scale)
+    coefficients
 }

@@ -51,8 +51,7 @@ pub(super) struct ParameterPrior {
 }
 
 impl RooflineParameter {
-    /// Returns the name of the latency coefficient that the parameter sets; `step_scale` for the
-    /// factor for all step times.
+    /// Returns the name of the latency coefficient that the parameter sets.
     pub fn coefficient_name(self) -> &'static str {
         match self {
             Self::FrontEnd => "front_end_us",
@@ -76,7 +75,7 @@ impl RooflineParameter {
         let defaults = RooflineCoefficients::default();
         let (centre, scale, bounds) = match self {
             Self::FrontEnd => (defaults.front_end_us, 3000.0, (0.0, 40_000.0)),
-            Self::StepScale => (1.0, 0.05, (0.2, 5.0)),
+            Self::StepScale => (defaults.step_scale, 0.05, (0.2, 5.0)),
             Self::Step => (defaults.step_us, 300.0, (0.0, 3000.0)),
             Self::Sequence => (defaults.sequence_us, 8.0, (0.0, 60.0)),
             Self::Compute => (defaults.gemm_compute_scale, 0.2, (0.5, 1.4)),
@@ -89,17 +88,11 @@ impl RooflineParameter {
         ParameterPrior { centre, scale, bounds }
     }
 
-    /// Sets the coefficient of the parameter in `to` to a value; for the factor for all step times,
-    /// sets `step_scale` instead.
-    pub(super) fn set_coefficient_value(
-        self,
-        value: f64,
-        to: &mut RooflineCoefficients,
-        step_scale: &mut f64,
-    ) {
+    /// Sets the coefficient of the parameter in `to` to a value.
+    pub(super) fn set_coefficient_value(self, value: f64, to: &mut RooflineCoefficients) {
         match self {
             Self::FrontEnd => to.front_end_us = value,
-            Self::StepScale => *step_scale = value,
+            Self::StepScale => to.step_scale = value,
             Self::Step => to.step_us = value,
             Self::Sequence => to.sequence_us = value,
             Self::Compute => to.gemm_compute_scale = value,

@@ -6,9 +6,9 @@ use std::fmt::Write as _;
 use vllm_sim_engine::latency::RooflineCoefficients;
 use vllm_sim_replay::statistics;
 
+use super::apply_fit_to_coefficients;
 use super::fit::{FittedParameter, FittedRoofline, RunPredictionErrors};
 use super::plan::FRONT_END_TIME_NOT_FITTED_REASON;
-use super::{RooflineParameter, apply_fit_to_coefficients};
 
 /// Subset of the measured runs: those used in the fit, or those used for validation only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,18 +138,13 @@ pub fn fitted_config_yaml(
     base: &RooflineCoefficients,
     deployment: &[(String, String)],
 ) -> String {
-    let (coefficients, scale) = apply_fit_to_coefficients(fitted, base);
-    let own = fitted.profile.iter().flat_map(|own| &own.parameters);
-    let mut fitted_all = fitted.parameters.iter().chain(own);
+    let coefficients = apply_fit_to_coefficients(fitted, base);
     let mut text = String::from("# Written by `vllm-sim calibrate`.\n");
     for line in fitted.to_string().lines() {
         let _ = writeln!(text, "{}", format!("# {line}").trim_end());
     }
     for (name, value) in deployment {
         let _ = writeln!(text, "{name}: {value}");
-    }
-    if fitted_all.any(|o| o.parameter == RooflineParameter::StepScale) {
-        let _ = writeln!(text, "speedup-ratio: {:.6}", 1.0 / scale);
     }
     text.push_str("latency-coefficients:\n");
     if let Ok(serde_json::Value::Object(map)) = serde_json::to_value(coefficients) {

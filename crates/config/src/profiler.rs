@@ -23,13 +23,9 @@ pub(super) fn is_profiler_configured(v: &FlagValues) -> Result<bool, ConfigError
         None | Some(Value::Null) => None,
         Some(Value::String(kind)) if PROFILER_KINDS.contains(&kind.as_str()) => Some(kind.as_str()),
         Some(other) => {
+            let value = other.as_str().map_or_else(|| other.to_string(), str::to_owned);
             let allowed = format!("one of {}", PROFILER_KINDS.join(", "));
-            return Err(v.unreadable_json_value_error(
-                flag,
-                "profiler",
-                &other.to_string(),
-                allowed,
-            ));
+            return Err(v.unreadable_json_value_error(flag, "profiler", &value, allowed));
         }
     };
     let named = |key: &str| {

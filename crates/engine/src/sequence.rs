@@ -213,8 +213,8 @@ pub struct Sequence {
     /// Time between arrival and submission of the request. The pool scheduler subtracts this time
     /// from the first delay of a sequence that starts immediately.
     pub preparation_time: Duration,
-    /// Time that the sequence's request still spends in the simulated API server before the
-    /// sequence reaches the scheduler's queue ([`Scheduler::front_end_delay`]).
+    /// Remaining time in the simulated API server, before the sequence reaches the scheduler's queue
+    /// ([`Scheduler::front_end_delay`]).
     ///
     /// [`Scheduler::front_end_delay`]: crate::Scheduler::front_end_delay
     pub front_end_delay: Duration,

@@ -531,7 +531,7 @@ mod tests {
             "131072 bytes",
             "Sampling    the vocabulary is not cut (no top-p or top-k: a test)",
             "  matrices",
-            "3.4 ms in the front end",
+            "3.4 ms in the API server",
             "Evidence    not recorded; the nearest is Qwen/Qwen3-32B, bf16, computed prompts",
             "1 x H100-SXM-80GB with bf16 weights of this size and cached prompts was recorded",
             "its 30 stable runs of vLLM <= 0.19 with",

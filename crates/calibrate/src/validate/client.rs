@@ -125,8 +125,7 @@ impl<'a> SimulatedBenchClient<'a> {
             let running = u32::try_from(running).unwrap_or(u32::MAX);
             let at = i % self.engines.len();
             let engine = &mut self.engines[at];
-            let speed = engine.config().speed.all;
-            let delay = self.roofline.front_end_processing_delay(request.prompt, running, speed);
+            let delay = self.roofline.front_end_processing_delay(request.prompt, running);
             // No request is computed before the kernels of the first one are compiled.
             let begin = self.seen[0].sent + self.run.first_use_stall;
             let seq = Sequence {

@@ -116,12 +116,11 @@ impl LatencyModel {
         running_requests: u32,
         speed: SimulationSpeedFactors,
     ) -> Duration {
-        match self {
-            Self::Roofline(roofline) => {
-                roofline.front_end_processing_delay(prompt_tokens, running_requests, speed.all)
-            }
-            _ => Duration::ZERO,
-        }
+        let Self::Roofline(roofline) = self else {
+            return Duration::ZERO;
+        };
+        let delay = roofline.front_end_processing_delay(prompt_tokens, running_requests);
+        divide_duration(delay, speed.all).min(MAX_SIMULATED_DELAY)
     }
 
     /// Returns the duration of a step over `batch`, divided by `speed`, at most

@@ -6,7 +6,7 @@ mod setup;
 use std::time::Duration;
 
 use super::cuda_graphs;
-use super::{BatchWork, CudaGraphs, MAX_SIMULATED_DELAY, QuantizationScheme, divide_duration};
+use super::{BatchWork, CudaGraphs, QuantizationScheme};
 pub use coefficients::RooflineCoefficients;
 pub use error::RooflineError;
 use kernels::{All2AllCost, AllReduceCost, KernelCostBuilder};
@@ -48,6 +48,8 @@ pub struct RooflineModel {
     eager_prefill: (f64, f64),
     /// API server time of a request: fixed, per request in progress and per prompt token, in us.
     front_end: (f64, f64, f64),
+    /// Factor of all step times.
+    scale: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -177,6 +179,19 @@ impl StepTimeBreakdown {
             + self.small
             + self.overhead
     }
+
+    fn scaled_by(self, scale: f64) -> Self {
+        Self {
+            gemm: self.gemm * scale,
+            moe: self.moe * scale,
+            lm_head: self.lm_head * scale,
+            decode_attention: self.decode_attention * scale,
+            prefill_attention: self.prefill_attention * scale,
+            all_reduce: self.all_reduce * scale,
+            small: self.small * scale,
+            overhead: self.overhead * scale,
+        }
+    }
 }
 
 impl RooflineModel {
@@ -234,20 +249,20 @@ impl RooflineModel {
             // A transfer takes half as long as an all-reduce over two GPUs of one vector per token.
             stage_transfer: k.all_reduce_cost(borders / 2.0, 2),
             front_end: (co.front_end_us, co.front_end_sequence_us, co.front_end_token_us),
+            scale: co.step_scale,
         })
     }
 
     /// Returns the delay of a request with `prompt_tokens` tokens in the API server before the
-    /// engine's queue, with `running_requests` other requests in progress; divided by `speed`.
+    /// engine's queue, with `running_requests` other requests in progress.
     pub fn front_end_processing_delay(
         &self,
         prompt_tokens: u32,
         running_requests: u32,
-        speed: f64,
     ) -> Duration {
         let (fixed, each, token) = self.front_end;
         let us = fixed + each * f64::from(running_requests) + token * f64::from(prompt_tokens);
-        divide_duration(Duration::from_nanos((us * 1e3) as u64), speed).min(MAX_SIMULATED_DELAY)
+        Duration::from_nanos((us * 1e3) as u64)
     }
 
     /// Returns the time of a step outside of its GPU kernels.
@@ -276,7 +291,8 @@ impl RooflineModel {
     pub fn distributed_expert_time(&self, tokens: f64) -> Duration {
         match self.experts {
             Some(experts) if experts.fan_in > 1.0 && self.stages == 1 && self.pcp <= 1 => {
-                Duration::from_nanos((experts.time_us(tokens) * 1e3).round() as u64)
+                let us = experts.time_us(tokens) * self.scale;
+                Duration::from_nanos((us * 1e3).round() as u64)
             }
             _ => Duration::ZERO,
         }
@@ -341,7 +357,7 @@ impl RooflineModel {
             + self.per_sequence * sequences
             + self.per_row * rows
             + if prefill { self.mixed } else { 0.0 };
-        parts
+        parts.scaled_by(self.scale)
     }
 
     /// Returns the time that the launch of a step's kernels adds to `kernels`, the time that the

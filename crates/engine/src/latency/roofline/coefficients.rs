@@ -15,6 +15,8 @@ pub struct RooflineCoefficients {
     pub front_end_sequence_us: f64,
     /// Additional API server time per prompt token, in us, to tokenize and pass on the prompt.
     pub front_end_token_us: f64,
+    /// Factor of all step times, for a fit that cannot distinguish the parts of a step.
+    pub step_scale: f64,
     /// Fixed time per engine step, in us.
     pub step_us: f64,
     /// Additional time per step without asynchronous scheduling, in us.
@@ -70,6 +72,7 @@ impl Default for RooflineCoefficients {
             front_end_us: 3400.0,
             front_end_sequence_us: 45.0,
             front_end_token_us: 3.2,
+            step_scale: 1.0,
             step_us: 81.5,
             sync_us: 417.5,
             sequence_us: 4.51,
@@ -110,6 +113,7 @@ impl RooflineCoefficients {
             ("front_end_us", co.front_end_us, false),
             ("front_end_sequence_us", co.front_end_sequence_us, false),
             ("front_end_token_us", co.front_end_token_us, false),
+            ("step_scale", co.step_scale, true),
             ("step_us", co.step_us, false),
             ("sync_us", co.sync_us, false),
             ("sequence_us", co.sequence_us, false),

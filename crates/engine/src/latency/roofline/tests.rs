@@ -101,8 +101,8 @@ fn a_decode_step_is_the_sum_of_its_kernels() {
 #[test]
 fn front_end_delay_grows_with_running_requests() {
     let roofline = RooflineModel::new(&llama(1)).unwrap();
-    assert_eq!(roofline.front_end_processing_delay(0, 0, 1.0), Duration::from_micros(3400));
-    assert_eq!(roofline.front_end_processing_delay(0, 20, 1.0), Duration::from_micros(4300));
+    assert_eq!(roofline.front_end_processing_delay(0, 0), Duration::from_micros(3400));
+    assert_eq!(roofline.front_end_processing_delay(0, 20), Duration::from_micros(4300));
 }
 
 #[test]
@@ -291,8 +291,8 @@ fn enforce_eager_never_shortens_a_step() {
 #[test]
 fn front_end_delay_grows_with_prompt_tokens() {
     let roofline = RooflineModel::new(&llama(1)).unwrap();
-    let more = roofline.front_end_processing_delay(10_000, 0, 1.0)
-        - roofline.front_end_processing_delay(0, 0, 1.0);
+    let more =
+        roofline.front_end_processing_delay(10_000, 0) - roofline.front_end_processing_delay(0, 0);
     assert_eq!(more, Duration::from_millis(32));
 }
 

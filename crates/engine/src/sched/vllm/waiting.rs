@@ -30,8 +30,8 @@ pub(in crate::sched) struct WaitingQueue {
     /// Lowest sort key assigned so far to a waiting sequence; each preempted sequence gets the next
     /// lower one.
     front: i64,
-    /// Accepted sequences whose requests are still in the simulated API server, by the time at
-    /// which they reach the queue. They do not count as waiting.
+    /// Accepted sequences on their way through the simulated API server, by the time at which they
+    /// reach the queue. They do not count as waiting.
     pub(super) in_api_server: TimerQueue<Sequence>,
     /// Number of times that a sequence began to wait with KV blocks. Under FCFS, this count is the
     /// sort key of the newest such sequence.
