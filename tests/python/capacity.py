@@ -4,7 +4,7 @@
     capacity.py VLLM_SIM [STATEMENTS.json]
 
 Each statement has a source, a deployment, a load and a result. Where the load is more than the deployment serves, the
-line ends with the number of workers that `plan` finds for the same load in the time that was measured.
+line ends with the fewest workers that serve the same load in the time that was measured.
 """
 import csv
 import json
@@ -48,32 +48,26 @@ def write_shared_prefix(load, path):
     return [path, "--format=mooncake", f"--trace-block-size={block}"], start
 
 
-def plan(program, statement):
-    """Returns the number of workers that `plan` finds. The deployment served a burst: all requests arrive at the rate of
-    the load, and end at the rate that was measured. So the last one has the difference of both times for its latency."""
-    deployment, load = statement["deployment"], statement["load"]["shared_prefix"]
-    requests = load["requests"]
-    bound_ms = 1e3 * (requests / statement["result"]["requests_per_s"] - requests / load["rate"])
-    flags = [flag for flag in deployment["flags"] if not flag.startswith("--num-workers")]
-    if not any(flag.startswith("--tensor-parallel-size") for flag in flags):
-        flags.append("--tensor-parallel-size=1")
-    with tempfile.TemporaryDirectory() as folder:
-        workload, _ = write_shared_prefix(load, os.path.join(folder, "trace.jsonl"))
-        command = [program, "plan", *workload, "--model", deployment["model"], "--gpu", deployment["gpu"], *flags,
-                   f"--bound=e2e-p100={bound_ms:.0f}", "--report-json", "-"]
-        report = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-    return report["points"][0]["found"]["workers"]
+def fewest_workers(program, statement):
+    """Returns the fewest workers that end the requests of the load at the rate that was measured, all of which arrive at
+    the rate of the load. `plan` finds no such number: the load is more than the deployment serves, so its queue grows."""
+    measured = statement["result"]["requests_per_s"]
+    for workers in range(1, 2 * statement["deployment"]["workers"]):
+        if simulate(program, statement, workers)["request_throughput_rps"] >= measured:
+            return workers
+    return "more"
 
 
-def simulate(program, statement):
+def simulate(program, statement, workers=None):
     deployment, load = statement["deployment"], statement["load"]
+    other = [f"--num-workers={workers}"] if workers else []
     with tempfile.TemporaryDirectory() as folder:
         report, requests = os.path.join(folder, "report.json"), os.path.join(folder, "requests.csv")
         flags, start = load.get("flags"), None
         if flags is None:
             flags, start = write_shared_prefix(load["shared_prefix"], os.path.join(folder, "trace.jsonl"))
         command = [program, "replay", *flags, "--model", deployment["model"], "--gpu", deployment["gpu"],
-                   *deployment["flags"], "--report-json", report, "--per-request", requests]
+                   *deployment["flags"], *other, "--report-json", report, "--per-request", requests]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
         with open(report) as text:
             summary = json.load(text)["summary"]
@@ -88,7 +82,7 @@ def simulate(program, statement):
 def compare(program, statement):
     summary, cells, workers = simulate(program, statement), [], ""
     if "shared_prefix" in statement["load"]:
-        workers = f"; plan: {plan(program, statement)} of {statement['deployment']['workers']} workers"
+        workers = f"; {fewest_workers(program, statement)} of {statement['deployment']['workers']} workers suffice"
     for key, measured in statement["result"].items():
         said = summary[KEYS[key]]
         cells.append(f"{key} {measured:g} measured, {said:.4g} ({100 * (said / measured - 1):+.0f} %)")
