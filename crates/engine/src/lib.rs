@@ -79,12 +79,12 @@ pub enum SequenceSubmitError {
 /// Times passed in must not decrease. `advance(now)` handles all timers and steps that end at or
 /// before `now`. It gives each event the time at which it happened, not `now`.
 pub trait Scheduler {
-    /// Returns how long the API server of the simulated deployment processes a request with
-    /// `prompt_tokens` tokens before the request reaches the scheduler, if it is sent now.
+    /// Returns how long the API server of the simulated deployment processes the request of a
+    /// sequence before the sequence reaches the scheduler, if the request is sent now.
     ///
     /// The caller passes that time as [`Sequence::front_end_delay`], less what it took itself. Zero
     /// unless the latency model includes an API server.
-    fn front_end_delay(&self, _prompt_tokens: u32) -> Duration {
+    fn front_end_delay(&self, _seq: &Sequence) -> Duration {
         Duration::ZERO
     }
     /// Accepts a sequence for scheduling.

@@ -120,7 +120,7 @@ const fn gpu_from_data_sheet(
 }
 
 const H100: Gpu = Gpu {
-    gemm: kernel_efficiency(3.9, 0.933, 0.70),
+    gemm: kernel_efficiency(3.9, 0.933, 0.76),
     experts: with_hopper_mxfp4_efficiency(DEFAULT_EXPERT_EFFICIENCY),
     gemm_fp8: kernel_efficiency(7.8, 0.909, 0.538),
     gemm_fp8_block: kernel_efficiency(29.8, 0.73, 0.29),

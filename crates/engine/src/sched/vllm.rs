@@ -327,8 +327,8 @@ impl<R: SchedulingRules> BatchScheduler<R> {
 }
 
 impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
-    fn front_end_delay(&self, prompt_tokens: u32) -> Duration {
-        self.api_server_time(prompt_tokens)
+    fn front_end_delay(&self, seq: &Sequence) -> Duration {
+        self.api_server_time(seq)
     }
 
     fn submit(

@@ -98,14 +98,14 @@ impl<S: PositionedReplaySink + ?Sized, N: NumberedSessionSource> EventLoop<'_, S
                 }
             }
             let worker = &mut self.pools[pool].workers[choice.worker as usize];
-            let sequence = Sequence {
+            let mut sequence = Sequence {
                 key: request.number,
                 priority: request.priority.into(),
                 transfer,
                 plan: request.plan.clone(),
-                front_end_delay: worker.engine.front_end_delay(request.input),
                 ..Sequence::new(SeqId(slot.into()), request.input, output)
             };
+            sequence.front_end_delay = worker.engine.front_end_delay(&sequence);
             worker.load += 1;
             let mut out = std::mem::take(&mut self.out);
             let taken = worker.engine.submit(self.now, sequence, &mut out);

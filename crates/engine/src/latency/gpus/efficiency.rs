@@ -60,8 +60,8 @@ const INT4_EXPERT_EFFICIENCY: [KernelEfficiency; 2] =
 /// Returns `experts` with the MXFP4 kernels that vLLM has on Hopper since 0.20, which are much
 /// faster in arithmetic.
 ///
-/// The fraction is fitted to prompts of gpt-oss-120b (`tests/fixtures/capacity`): 0.44 to those on
-/// one H200, 0.39 to that on one H100.
+/// The fraction is fitted to prompts of gpt-oss-120b (`tests/fixtures/capacity`) with the time of
+/// the API server: 0.52 to those on one H200, 0.47 to that on one H100.
 pub(super) const fn with_hopper_mxfp4_efficiency(
     experts: ExpertKernelEfficiency,
 ) -> ExpertKernelEfficiency {
@@ -70,7 +70,7 @@ pub(super) const fn with_hopper_mxfp4_efficiency(
     let many = KernelEfficiency { compute: HOPPER_MXFP4_COMPUTE, ..many };
     ExpertKernelEfficiency { mxfp4: [few, many], ..experts }
 }
-const HOPPER_MXFP4_COMPUTE: f64 = 0.42;
+const HOPPER_MXFP4_COMPUTE: f64 = 0.50;
 
 /// Expert-kernel efficiency of data-center Blackwell GPUs, whose newer kernels launch faster.
 pub(super) const BLACKWELL_EXPERT_EFFICIENCY: ExpertKernelEfficiency = ExpertKernelEfficiency {

@@ -32,7 +32,7 @@ const HOPPER_FP8_CACHE_BEFORE_V0_12: f64 = 0.5;
 const FAST_HOPPER_VERSION: (u32, u32) = (0, 20);
 /// Factor of the arithmetic efficiency of bf16 matrix products on H100 and H200 before
 /// `FAST_HOPPER_VERSION`.
-pub(super) const HOPPER_BF16_FACTOR_BEFORE_V0_20: f64 = 0.591 / 0.70;
+pub(super) const HOPPER_BF16_FACTOR_BEFORE_V0_20: f64 = 0.591 / 0.76;
 
 impl Gpu {
     /// Returns the performance of this GPU with the kernels of a vLLM version (major, minor).

@@ -82,7 +82,7 @@ fn a_decode_step_is_the_sum_of_its_kernels() {
     let gemm = |n: f64, k: f64, t: f64| {
         let bytes = n * k * 2.0 + 2.0 * t * (n + k);
         let flops = 2.0 * t * n * k;
-        let (a, b) = (bytes / (0.933 * bw), flops / (0.70 * f));
+        let (a, b) = (bytes / (0.933 * bw), flops / (0.76 * f));
         3.9 + (a.powi(4) + b.powi(4)).powf(0.25)
     };
     let layer = gemm(6144.0, 4096.0, nd)

@@ -8,18 +8,21 @@ use vllm_sim_random::{RandomStreamPurpose, request_rng};
 use super::encoder_cache::MediaReferences;
 use super::seqs::WaitingClass;
 use super::{BatchScheduler, SchedulingPolicy, SchedulingRules};
-use crate::{Outbox, SchedulerEvent, Sequence, SequenceEndReason, SimTime};
+use crate::{Outbox, PromptKvTransfer, SchedulerEvent, Sequence, SequenceEndReason, SimTime};
 
 impl<R: SchedulingRules> BatchScheduler<R> {
-    /// Returns how long vLLM's API server processes a request with `prompt_tokens` tokens that is
-    /// sent now.
-    pub(super) fn api_server_time(&self, prompt_tokens: u32) -> Duration {
-        if !R::HAS_API_SERVER {
+    /// Returns how long vLLM's API server processes the request of a sequence that is sent now.
+    ///
+    /// Zero after a remote prefill, whose own API server has the same work: a prompt of 8,192 tokens
+    /// that takes 242 ms through both servers of a split deployment (`tests/fixtures/capacity`) is
+    /// predicted too slow even with one of them.
+    pub(super) fn api_server_time(&self, seq: &Sequence) -> Duration {
+        if !R::HAS_API_SERVER || seq.transfer == PromptKvTransfer::RemotePrefill {
             return Duration::ZERO;
         }
         let others = (self.seqs.len() + self.waiting.in_api_server.len()) as u32;
         let others = others.min(self.config.max_num_seqs);
-        self.config.latency.front_end_delay(prompt_tokens, others, self.config.speed)
+        self.config.latency.front_end_delay(seq.prompt, others, self.config.speed)
     }
 
     /// Adds a sequence that reaches the engine at `now` to the waiting queue.
