@@ -88,6 +88,9 @@ pub struct TokenizerSource {
 const DEFAULT_CONTEXT_TOKENS: u32 = 32768;
 /// vLLM's context length, in tokens, for a `config.json` without any of [`CONTEXT_LENGTH_KEYS`].
 const CONTEXT_TOKENS_WITHOUT_KEYS: f64 = 2048.0;
+/// Context length, in tokens, of a `config.json` of Gemma 3 without any of
+/// [`CONTEXT_LENGTH_KEYS`]: the default of `Gemma3TextConfig` in Transformers.
+const GEMMA3_CONTEXT_TOKENS: f64 = 131_072.0;
 /// Keys of `config.json` with the context length; the smallest value counts.
 ///
 /// **Source:** vLLM `vllm/config/model.py`, `_get_and_verify_max_len`.
@@ -509,43 +512,63 @@ fn max_model_len(v: &FlagValues, name: &str, config: Option<&Value>) -> Result<u
 fn default_context_tokens_of_hf_config(config: &Value) -> u32 {
     let text = config.get("text_config").filter(|c| c.is_object()).unwrap_or(config);
     let original = text.get("original_max_position_embeddings").and_then(Value::as_u64);
-    let original = original.filter(|_| rope_kind(text) == Some("longrope"));
+    let mut ropes = rope_parameters_by_layer_type(text).into_iter();
+    let original = original.filter(|_| ropes.any(|rope| rope_type(rope) == Some("longrope")));
     let original = original.and_then(|tokens| u32::try_from(tokens).ok()).filter(|n| *n >= 1);
     original.unwrap_or_else(|| context_tokens_of_hf_config(config))
 }
 
 fn context_tokens_of_hf_config(config: &Value) -> u32 {
     let config = config.get("text_config").filter(|c| c.is_object()).unwrap_or(config);
+    let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
     let least = CONTEXT_LENGTH_KEYS
         .iter()
         .filter_map(|key| config.get(key)?.as_f64())
         .filter(|n| *n >= 1.0)
         .fold(f64::INFINITY, f64::min);
-    let mut length = if least.is_finite() { least } else { CONTEXT_TOKENS_WITHOUT_KEYS };
-    if let Some(rope) = rope_parameters(config) {
-        let kind = rope_kind(config).unwrap_or("default");
-        let factor = rope.get("factor").and_then(Value::as_f64).unwrap_or(1.0);
-        // These RoPE types already include the scaling factor.
-        if !matches!(kind, "su" | "longrope" | "llama3" | "mrope" | "default") {
+    let mut length = match kind {
+        _ if least.is_finite() => least,
+        "gemma3_text" => GEMMA3_CONTEXT_TOKENS,
+        _ => CONTEXT_TOKENS_WITHOUT_KEYS,
+    };
+    // The lengths of Gemma 3 include the scaling factor.
+    if !kind.contains("gemma3") {
+        let mut factor = 1.0;
+        for rope in rope_parameters_by_layer_type(config) {
+            let kind = rope_type(rope).unwrap_or("default");
+            // These RoPE types already include the scaling factor.
+            if matches!(kind, "su" | "longrope" | "llama3" | "mrope" | "default") {
+                continue;
+            }
+            factor = rope.get("factor").and_then(Value::as_f64).unwrap_or(factor);
             if kind == "yarn"
                 && let Some(base) =
                     rope.get("original_max_position_embeddings").and_then(Value::as_f64)
             {
                 length = base;
             }
-            length *= factor.max(1.0);
         }
+        length *= factor.max(1.0);
     }
     // The cast saturates.
     (length as u32).max(1)
 }
 
-fn rope_parameters(config: &Value) -> Option<&Value> {
+/// Returns the RoPE parameters of a model: one object, or one of each type of layer
+/// (Transformers 5).
+fn rope_parameters_by_layer_type(config: &Value) -> Vec<&Value> {
     let scaling = config.get("rope_scaling").filter(|rope| rope.is_object());
-    scaling.or_else(|| config.get("rope_parameters"))
+    let Some(rope) = scaling.or_else(|| config.get("rope_parameters")) else {
+        return Vec::new();
+    };
+    match rope.as_object() {
+        Some(layers) if !layers.is_empty() && layers.values().all(Value::is_object) => {
+            layers.values().collect()
+        }
+        _ => vec![rope],
+    }
 }
 
-fn rope_kind(config: &Value) -> Option<&str> {
-    let rope = rope_parameters(config)?;
+fn rope_type(rope: &Value) -> Option<&str> {
     rope.get("rope_type").or_else(|| rope.get("type"))?.as_str()
 }

@@ -199,6 +199,13 @@ fn the_context_behind_serve_is_that_of_config_json() {
     let llama =
         r#"{"max_position_embeddings":131072,"rope_scaling":{"rope_type":"llama3","factor":8}}"#;
     assert_eq!(length(llama, &[]), 131_072);
+    let by_layer_type = r#"{"max_position_embeddings":65536,"rope_parameters":{
+        "sliding_attention":{"rope_type":"default"},
+        "full_attention":{"rope_type":"yarn","factor":8.0,"original_max_position_embeddings":8192}}}"#;
+    assert_eq!(length(by_layer_type, &[]), 65_536);
+    let gemma = r#"{"text_config":{"model_type":"gemma3_text",
+        "rope_scaling":{"rope_type":"linear","factor":8.0}}}"#;
+    assert_eq!(length(gemma, &[]), 131_072);
     assert_eq!(length("{}", &[]), 2048);
     assert_eq!(length("{}", &["--max-model-len", "4k"]), 4000);
     assert_eq!(length("{}", &["--max-model-len", "-1"]), 2048);
