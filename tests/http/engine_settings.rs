@@ -50,6 +50,27 @@ async fn metrics_show_the_blocks_that_fit_on_the_gpu() {
     assert!(info.unwrap().contains(&blocks), "{blocks} is not in {info:?}");
 }
 
+/// The API server takes 600 ms here. The request waits in no queue of the engine meanwhile.
+#[tokio::test]
+async fn the_first_token_waits_for_the_simulated_api_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let coefficients = dir.path().join("slow.yaml");
+    std::fs::write(&coefficients, "front_end_us: 600000\n").unwrap();
+    let coefficients = coefficients.to_str().unwrap();
+    let flags = ["--model", LLAMA, "--gpu", "H100", "--latency-coefficients", coefficients];
+    let sim = Sim::start(CliMode::Vllm, &flags).await;
+    let body = serde_json::json!({"model": LLAMA, "prompt": "one two three", "max_tokens": 2,
+        "ignore_eos": true});
+    sim.post("/v1/completions", &body).await;
+    let seconds = async |name: &str| sim.metric(&format!("vllm:{name}_seconds_sum")).await;
+    let (first, e2e) = (seconds("time_to_first_token").await, seconds("e2e_request_latency").await);
+    assert!(first >= 0.6 && e2e >= first, "{first}, {e2e}");
+    assert_eq!(seconds("request_queue_time").await, 0.0);
+    let inference = seconds("request_inference_time").await;
+    assert!(inference <= e2e - 0.59, "{inference} of {e2e}");
+    sim.server.shut_down_server().await;
+}
+
 /// Time of one completion of four tokens, and its token count.
 async fn complete(flags: &[&str]) -> (Duration, u64) {
     let slow = ["--time-to-first-token", "700ms", "--scheduler", "pool"];
