@@ -4,10 +4,6 @@ mod chat;
 #[cfg(feature = "download")]
 mod download;
 mod error;
-#[cfg(feature = "hf")]
-mod hf;
-#[cfg(not(feature = "hf"))]
-#[path = "without_hf.rs"]
 mod hf;
 mod media;
 mod simulated;
@@ -16,7 +12,6 @@ mod special_tokens;
 mod tokenizer;
 
 #[cfg(test)]
-#[cfg(feature = "hf")]
 mod tests;
 
 pub use chat::{

@@ -78,10 +78,6 @@ pub(crate) const TOKENIZER_JSON: &str = "tokenizer.json";
 
 /// Folder with a model's `tokenizer.json`, and a description of that folder for the log.
 #[derive(Debug)]
-#[cfg_attr(
-    not(feature = "hf"),
-    expect(dead_code, reason = "only tokenizers from files have a name")
-)]
 pub(crate) struct ModelFolder {
     pub(crate) folder: PathBuf,
     pub(crate) name: String,
