@@ -38,8 +38,11 @@ pub(super) fn start_engine_of_each_rank(
             observers.event_observers_of_engine(config, (index, rank), epoch, port)?;
         observers.extend(extra.take());
         let mut spec = build_engine_spec(config, seed)?;
-        if let SchedulerSpec::Vllm(config) = &mut spec {
-            config.lock_step = ranks.is_some();
+        if let SchedulerSpec::Vllm(engine) = &mut spec {
+            engine.lock_step = ranks.is_some();
+            if config.server.headless || config.engine.parallel.api_servers == 0 {
+                engine.latency.remove_api_server();
+            }
         }
         let scheduler = spec.build_scheduler().map_err(engine_start_error)?;
         let name = format!("engine-{rank}");

@@ -172,10 +172,6 @@ fn build_roofline_setup(
     }
     let read =
         coefficients.map_or(Ok(RooflineCoefficients::default()), read_latency_coefficients)?;
-    let read = match config.server.headless {
-        true => read.without_api_server(),
-        false => read,
-    };
     let sampling = default_sampling(config);
     let slices_experts = shape.moe.is_some() && engine.scheduler == SchedulerKind::Vllm;
     Ok(RooflineModelSetup {

@@ -101,6 +101,12 @@ fn ttft_includes_the_api_server() {
         assert!(ms.abs() < 1e-6, "{key}: {ms}");
     }
     assert!(added(LLAMA, "mean_tpot_ms").abs() < 1e-6);
+    // One of the two API servers of a split deployment counts, and none of Dynamo's mocker.
+    let split = format!("{LLAMA} --num-prefill-workers 1 --num-decode-workers 1");
+    let ms = added(&split, "mean_ttft_ms");
+    assert!((ms - 6.6).abs() < 1e-6, "{ms}");
+    let both = LLAMA.replace("--model", "--extra-engine-args {\"engine_type\":\"vllm\"} --model");
+    assert!(added(&both, "mean_ttft_ms").abs() < 1e-6);
     let text = printed(dir.path(), &format!("explain {LLAMA}"));
     let told = "A request spends 3.4 ms in the API server before its prompt starts";
     assert!(text.contains(told), "{text}");

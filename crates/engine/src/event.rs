@@ -382,6 +382,8 @@ pub struct EngineStats {
     pub running: usize,
     /// Number of sequences waiting for capacity.
     pub waiting: usize,
+    /// Number of sequences still on their way through the simulated API server.
+    pub in_api_server: usize,
     /// Number of sequences waiting for a LoRA adapter, a KV transfer or a media encoder.
     pub deferred: usize,
     /// Number of sequences, waiting or deferred for a resource such as a LoRA adapter, that are not

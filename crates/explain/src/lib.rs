@@ -425,6 +425,9 @@ fn write_prefill_times(
     });
     write_step_parts(text, &parts.collect::<Vec<_>>())?;
     write_weights_from_host(text, engine, lengths.iter().map(|&n| chunks(n).count()))?;
+    if sglang.is_some() {
+        return Ok(());
+    }
     let front_end = |tokens: u32, running: u32| {
         engine.latency.front_end_delay(tokens, running, engine.speed).as_secs_f64() * 1e3
     };

@@ -350,11 +350,12 @@ impl InferenceService {
             None if ranks == 1 => Ok(0),
             None => {
                 // vLLM's score. Ties rotate from the last choice: vLLM counts its own submissions
-                // until the engines report, so idle ranks alternate there too. Source:
-                // `DPLBAsyncMPClient` of `vllm/v1/engine/core_client.py`.
+                // until the engines report, so idle ranks alternate there too, and what has not
+                // reached its engine counts as waiting. Source: `DPLBAsyncMPClient` of
+                // `vllm/v1/engine/core_client.py`.
                 let load = |rank: &usize| {
                     let stats = self.ranks[*rank].stats();
-                    stats.waiting * 4 + stats.running
+                    (stats.waiting + stats.in_api_server) * 4 + stats.running
                 };
                 let chosen = |start: usize| {
                     let turn = (0..ranks).map(|turn| (start + turn) % ranks);

@@ -91,8 +91,9 @@ impl EngineDriver {
         let id = SeqId((self.generation << 32) | u64::from(slot));
         sequence.id = id;
         sequence.preparation_time = now.duration_since(record.arrived);
-        let front_end_delay = self.engine.front_end_delay(&sequence);
-        sequence.front_end_delay = front_end_delay.saturating_sub(sequence.preparation_time);
+        // What the caller took itself counts.
+        let rest = sequence.front_end_delay.saturating_sub(sequence.preparation_time);
+        sequence.front_end_delay = rest;
         record.record_submission(id, now + sequence.front_end_delay);
         let progress = record.progress.clone();
         self.records[slot as usize] = Some(record);

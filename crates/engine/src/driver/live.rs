@@ -124,7 +124,11 @@ impl LiveEngine {
         }
         let mut handles = Vec::with_capacity(submissions.len());
         let mut failed = None;
-        for (sequence, record) in submissions {
+        // The sequences of a request pass the API server together.
+        let first = submissions.first().map(|(sequence, _)| sequence);
+        let front_end = first.map(|first| ranks[self.rank].engine.front_end_delay(first));
+        for (mut sequence, record) in submissions {
+            sequence.front_end_delay = front_end.unwrap_or_default();
             match ranks[self.rank].submit_sequence(now, sequence, record) {
                 Ok((id, progress)) => handles.push(SequenceHandle {
                     id,

@@ -99,7 +99,7 @@ pub struct SequenceRecord {
     pub prompt: u32,
     /// Number of the sequence's output tokens sent to the client so far.
     pub output: u32,
-    /// Time of the sequence's submission to the engine.
+    /// Arrival time of the sequence in the scheduler's queue, after the simulated API server.
     pub queued: SimTime,
     /// Time of the sequence's first admission to the running batch.
     pub scheduled: SimTime,

@@ -107,6 +107,13 @@ impl LatencyModel {
     /// Latency model without any delay.
     pub const ZERO: Self = Self::Constant { prefill: Duration::ZERO, decode: Duration::ZERO };
 
+    /// Removes the time of vLLM's API server, for an engine behind a real one.
+    pub fn remove_api_server(&mut self) {
+        if let Self::Roofline(roofline) = self {
+            roofline.remove_api_server();
+        }
+    }
+
     /// Returns how long vLLM's API server processes a request with `prompt_tokens` tokens before
     /// the engine, with `running_requests` other requests in progress; divided by `speed`. Zero
     /// unless the model is the roofline.

@@ -265,6 +265,10 @@ impl RooflineModel {
         Duration::from_nanos((us * 1e3) as u64)
     }
 
+    pub(super) fn remove_api_server(&mut self) {
+        self.front_end = (0.0, 0.0, 0.0);
+    }
+
     /// Returns the time of a step outside of its GPU kernels.
     pub fn step_overhead(&self) -> StepOverhead {
         StepOverhead {

@@ -178,11 +178,13 @@ impl<R: SchedulingRules> BatchScheduler<R> {
         &self.pool
     }
 
+    /// Returns an error if the queue has no room for a sequence after `more` others. Of the
+    /// sequences in the API server those count that will find no place in the batch.
     fn check_queue_room(&self, more: usize) -> Result<(), SequenceSubmitError> {
+        let free = (self.config.max_num_seqs as usize).saturating_sub(self.running.len());
+        let coming = self.waiting.in_api_server.len().saturating_sub(free);
         match self.config.max_waiting {
-            Some(limit)
-                if self.waiting.len() + self.waiting.in_api_server.len() + more >= limit =>
-            {
+            Some(limit) if self.waiting.len() + coming + more >= limit => {
                 Err(SequenceSubmitError::QueueFull { limit })
             }
             _ => Ok(()),
@@ -497,6 +499,7 @@ impl<R: SchedulingRules> Scheduler for BatchScheduler<R> {
         EngineStats {
             running: self.running.len(),
             waiting: self.waiting.len() - deferred,
+            in_api_server: self.waiting.in_api_server.len(),
             deferred: self.fetching + deferred,
             held: self.paused_sequence_count(),
             fetches: self.seqs.fetches,

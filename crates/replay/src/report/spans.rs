@@ -7,7 +7,7 @@ use vllm_sim_random::mix_u64_pair;
 /// Phase of a request on a worker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RequestPhase {
-    /// The request waits for a worker, or for capacity on its worker.
+    /// The request waits for a worker, passes its API server, or waits for capacity on the worker.
     Queue,
     /// Prefill phase: the worker computes the prompt.
     Prefill,

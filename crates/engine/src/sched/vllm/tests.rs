@@ -11,7 +11,9 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::latency::LatencyModel;
+use crate::latency::{
+    LatencyModel, RooflineModel, RooflineModelSetup, find_gpu, known_model_shape,
+};
 use crate::{
     BlockKey, LoraId, PlannedKvBlocks, PrefixCacheResetScope, PromptKvTransfer, StepDraftCounts,
 };
