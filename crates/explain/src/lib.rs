@@ -2,6 +2,7 @@
 //!
 //! Explains the speed of a simulated deployment, in text and tables.
 
+mod api_server;
 mod budget;
 mod nearest_run;
 mod unmeasured;
@@ -425,21 +426,10 @@ fn write_prefill_times(
     });
     write_step_parts(text, &parts.collect::<Vec<_>>())?;
     write_weights_from_host(text, engine, lengths.iter().map(|&n| chunks(n).count()))?;
-    if sglang.is_some() {
-        return Ok(());
+    match sglang {
+        Some(_) => Ok(()),
+        None => api_server::write_api_server_time(text, engine),
     }
-    let front_end = |tokens: u32, running: u32| {
-        engine.latency.front_end_delay(tokens, running, engine.speed).as_secs_f64() * 1e3
-    };
-    let (idle, busy, longer) = (front_end(0, 0), front_end(0, 100), front_end(1000, 0));
-    // Milliseconds of 1000 tokens are microseconds of one.
-    let token = longer - idle;
-    writeln!(
-        text,
-        "\nA request spends {idle:.1} ms in the API server before its prompt starts, or {busy:.1} \
-         ms while 100 others are in flight, and {token:.1} us more per prompt token.\nTTFT and E2E \
-         latencies of predictions and of `serve` include this time; the times above do not."
-    )
 }
 
 /// Names of the parts of a step's time, in the order of [`step_parts`].
