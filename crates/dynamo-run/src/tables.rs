@@ -14,8 +14,8 @@ use serde_json::{Map, Value};
 
 use vllm_sim_engine::latency::{
     AiConfiguratorSetup, AiConfiguratorStepTimes, Gpu, KNOWN_GPUS, KvCacheMemory, LatencyModel,
-    MixedStepTiming, ModelShape, RooflineCoefficients, RooflineModel, RooflineModelSetup,
-    StepOverhead, find_gpu, find_installed_kernel_tables, known_model_names, known_model_shape,
+    MixedStepTiming, ModelShape, RooflineModel, RooflineModelSetup, StepOverhead, find_gpu,
+    find_installed_kernel_tables, known_model_names, known_model_shape,
 };
 
 use super::error::DynamoRunError;
@@ -186,8 +186,6 @@ impl KernelTableArgs {
         let setup = RooflineModelSetup {
             tp,
             kv_bytes: if dtype.contains("8") { 1 } else { 2 },
-            // The tables contain whole forward passes; the mocker adds no API server time.
-            coefficients: RooflineCoefficients::default().without_api_server(),
             ..RooflineModelSetup::new(self.read_model_shape(path, dir.run)?, gpu.clone())
         };
         if let Some(folder) = dir.kernel_tables {

@@ -96,13 +96,6 @@ impl Default for RooflineCoefficients {
 }
 
 impl RooflineCoefficients {
-    /// Returns the coefficients without API server time, for an engine whose API server is real or
-    /// not part of what is simulated.
-    #[must_use]
-    pub fn without_api_server(self) -> Self {
-        Self { front_end_us: 0.0, front_end_sequence_us: 0.0, front_end_token_us: 0.0, ..self }
-    }
-
     /// Checks the range of each roofline coefficient.
     ///
     /// # Errors
